@@ -1,0 +1,1 @@
+"""flashrt_policies: the networks, as captured graphs over static buffers, and their weights."""
