@@ -11,8 +11,8 @@ PACKAGE = 'flashrt_ros'
 def share() -> Path:
     """Return the folder that holds ``config/`` and ``launch/``.
 
-    In a checkout (also one installed with ``pip install -e``) it is the checkout itself, so that an
-    edited file counts at once; otherwise ``share/flashrt_ros`` of the prefix the package was
+    In a checkout (also one installed with ``pip install -e``) it is the checkout itself, so that
+    an edited file counts at once; otherwise ``share/flashrt_ros`` of the prefix the package was
     installed in, by colcon or by pip.
 
     Raises:
