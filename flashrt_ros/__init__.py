@@ -1,1 +1,3 @@
-"""flashrt_ros: a robot brain whose whole state is one object that can be frozen and restored."""
+"""Robot brains that can be frozen, restored, forked and rolled back as one object."""
+
+__version__ = '0.1.0'
