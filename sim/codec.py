@@ -1,0 +1,167 @@
+"""A small typed byte format: plain values in, one checked array of bytes out, and back.
+
+Every value starts with a one-byte tag, so the bytes describe themselves; nothing is ever
+executed to read them. `seal` adds a magic number, the length and a digest, so that bytes which
+were cut, mixed up or touched are refused before anything is looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC = b'FRSTATE1'
+_DIGEST = 16
+_HEADER = struct.Struct(f'<8s{_DIGEST}sQ')
+_PLAIN_KINDS = 'biuf'  # bool, integers, floats: the only array types that may travel
+
+
+class StateError(ValueError):
+    """Bytes that are no state, or the state of something else; the message is one line."""
+
+
+def pack(value: Any) -> bytes:
+    """Encode None, bool, int, float, str, bytes, numpy values, lists, tuples and dicts.
+
+    Raises:
+        StateError: for a value of any other type.
+    """
+    out = bytearray()
+    _write(out, value)
+    return bytes(out)
+
+
+def unpack(data: bytes) -> Any:
+    """Decode what `pack` wrote; arrays come back as fresh, writable copies.
+
+    Raises:
+        StateError: if the bytes end early, go on too long or hold an unknown tag.
+    """
+    try:
+        value, end = _read(data, 0)
+    except (struct.error, IndexError, UnicodeDecodeError, TypeError, ValueError) as error:
+        raise StateError(f'state bytes are damaged: {error}') from None
+    if end != len(data):
+        raise StateError(f'state bytes are damaged: {len(data) - end} bytes left over')
+    return value
+
+
+def seal(value: Any) -> NDArray[np.uint8]:
+    """Pack `value` behind a header (magic, digest, length); uint8 [n]."""
+    body = pack(value)
+    digest = hashlib.blake2b(body, digest_size=_DIGEST).digest()
+    return np.frombuffer(_HEADER.pack(MAGIC, digest, len(body)) + body, np.uint8).copy()
+
+
+def unseal(data: NDArray[np.uint8] | bytes) -> Any:
+    """Check header, length and digest of what `seal` made, then unpack it.
+
+    Raises:
+        StateError: naming the first thing that is wrong.
+    """
+    raw = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+    if len(raw) < _HEADER.size:
+        raise StateError(f'state has {len(raw)} bytes; a state has at least {_HEADER.size}')
+    magic, digest, length = _HEADER.unpack_from(raw)
+    if magic != MAGIC:
+        raise StateError(f'state starts with {magic!r}; expected {MAGIC!r}')
+    body = raw[_HEADER.size :]
+    if len(body) != length:
+        raise StateError(f'state body has {len(body)} bytes; its header says {length}')
+    if hashlib.blake2b(body, digest_size=_DIGEST).digest() != digest:
+        raise StateError('state bytes do not match their digest; take the snapshot again')
+    return unpack(body)
+
+
+def _write(out: bytearray, value: Any) -> None:
+    if value is None:
+        out += b'N'
+    elif isinstance(value, bool):
+        out += b'T' if value else b'F'
+    elif isinstance(value, int):
+        raw = value.to_bytes(value.bit_length() // 8 + 1, 'little', signed=True)
+        out += b'i' + struct.pack('<H', len(raw)) + raw
+    elif isinstance(value, np.ndarray | np.generic):
+        _write_array(out, value)
+    elif isinstance(value, float):
+        out += b'f' + struct.pack('<d', value)
+    elif isinstance(value, str | bytes):
+        raw = value.encode() if isinstance(value, str) else value
+        out += (b's' if isinstance(value, str) else b'b') + struct.pack('<I', len(raw)) + raw
+    elif isinstance(value, list | tuple):
+        out += (b'l' if isinstance(value, list) else b't') + struct.pack('<I', len(value))
+        for item in value:
+            _write(out, item)
+    elif isinstance(value, dict):
+        out += b'd' + struct.pack('<I', len(value))
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise StateError(f'dict key {key!r} cannot be saved; keys must be strings')
+            _write(out, key)
+            _write(out, item)
+    else:
+        raise StateError(f'a {type(value).__name__} cannot be saved; use numbers, text or arrays')
+
+
+def _write_array(out: bytearray, value: np.ndarray | np.generic) -> None:
+    if value.dtype.kind not in _PLAIN_KINDS:
+        raise StateError(f'an array of {value.dtype} cannot be saved; use numbers or bools')
+    name = value.dtype.newbyteorder('<').str.encode()
+    # A numpy scalar keeps its type: 'g' comes back as np.float64, not as an array of no shape.
+    out += b'g' if isinstance(value, np.generic) else b'a'
+    out += struct.pack('<BB', len(name), value.ndim) + name
+    out += struct.pack(f'<{value.ndim}I', *value.shape)
+    out += np.ascontiguousarray(value.astype(value.dtype.newbyteorder('<'), copy=False)).tobytes()
+
+
+def _read(data: bytes, at: int) -> tuple[Any, int]:
+    tag, at = data[at : at + 1], at + 1
+    if tag in (b'N', b'T', b'F'):
+        return {b'N': None, b'T': True, b'F': False}[tag], at
+    if tag == b'f':
+        return struct.unpack_from('<d', data, at)[0], at + 8
+    if tag == b'i':
+        (size,) = struct.unpack_from('<H', data, at)
+        raw, at = _take(data, at + 2, size)
+        return int.from_bytes(raw, 'little', signed=True), at
+    if tag in (b'a', b'g'):
+        return _read_array(data, at, scalar=tag == b'g')
+    if tag in (b's', b'b', b'l', b't', b'd'):
+        (size,) = struct.unpack_from('<I', data, at)
+        return _read_sized(data, at + 4, tag, size)
+    raise StateError(f'state bytes are damaged: unknown tag {tag!r}')
+
+
+def _read_sized(data: bytes, at: int, tag: bytes, size: int) -> tuple[Any, int]:
+    if tag in (b's', b'b'):
+        raw, at = _take(data, at, size)
+        return (raw.decode() if tag == b's' else raw), at
+    items = []
+    for _ in range(size * (2 if tag == b'd' else 1)):
+        item, at = _read(data, at)
+        items.append(item)
+    if tag == b'd':
+        return dict(zip(items[::2], items[1::2], strict=True)), at
+    return (items if tag == b'l' else tuple(items)), at
+
+
+def _read_array(data: bytes, at: int, *, scalar: bool) -> tuple[Any, int]:
+    name_size, ndim = struct.unpack_from('<BB', data, at)
+    name, at = _take(data, at + 2, name_size)
+    dtype = np.dtype(name.decode())
+    if dtype.kind not in _PLAIN_KINDS:
+        raise StateError(f'state bytes are damaged: array type {dtype} is not allowed')
+    shape = struct.unpack_from(f'<{ndim}I', data, at)
+    raw, at = _take(data, at + 4 * ndim, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+    array = np.frombuffer(raw, dtype).reshape(shape).copy()
+    return (array[()] if scalar else array), at
+
+
+def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    if at + size > len(data):
+        raise StateError(f'state bytes are damaged: {size} bytes wanted, {len(data) - at} left')
+    return data[at : at + size], at + size
