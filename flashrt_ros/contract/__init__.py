@@ -1,0 +1,1 @@
+"""The contract: named static buffers, captured graphs and plans over them, one backend per device kind."""
