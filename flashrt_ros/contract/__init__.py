@@ -1,1 +1,1 @@
-"""The contract: named static buffers, captured graphs and plans over them, one backend per device kind."""
+"""The contract: static buffers, captured graphs and plans, one backend per device kind."""

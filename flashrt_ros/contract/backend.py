@@ -48,7 +48,9 @@ class Backend(Protocol):
     def capture(self, fn: Launch, pool: str) -> Launch:
         """Capture `fn`; graphs of one pool share scratch memory and never run at once."""
 
-    def guard_allocations(self, replaying: Callable[[], bool]) -> AbstractContextManager[list[str]]:
+    def guard_allocations(
+        self, replaying: Callable[[], bool]
+    ) -> AbstractContextManager[list[str]]:
         """Collect what was allocated within the block, outside replays, one line each."""
 
 

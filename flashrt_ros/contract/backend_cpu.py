@@ -53,7 +53,7 @@ class CpuBackend:
             fn()
 
     def capture(self, fn: Launch, pool: str) -> Launch:
-        """Replaying is calling: what `fn` allocates for itself is scratch, as in a graph's pool."""
+        """Replaying is calling; what `fn` allocates is scratch, as in a graph's pool."""
 
         def launch() -> None:
             with torch.no_grad():

@@ -78,8 +78,12 @@ class CudaBackend:
         if pool not in self._pools:
             self._pools[pool] = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.device(self.device), torch.cuda.graph(
-            graph, pool=self._pools[pool], stream=self._side, capture_error_mode='thread_local'
+        with (
+            torch.no_grad(),
+            torch.cuda.device(self.device),
+            torch.cuda.graph(
+                graph, pool=self._pools[pool], stream=self._side, capture_error_mode='thread_local'
+            ),
         ):
             fn()
 

@@ -1,4 +1,4 @@
-"""Every way the contract says no. Each message is one line: what is wrong, and what would be right."""
+"""Every way the contract says no, in one line: what is wrong, and what would be right."""
 
 from __future__ import annotations
 

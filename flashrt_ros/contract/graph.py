@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -17,7 +17,7 @@ from flashrt_ros.contract.stream import Stream
 if TYPE_CHECKING:
     from flashrt_ros.contract.context import Context
 
-Ports = Union[Mapping[str, Buffer], Iterable[Buffer]]
+Ports: TypeAlias = 'Mapping[str, Buffer] | Iterable[Buffer]'
 
 
 class ShapeKey:
@@ -124,7 +124,7 @@ class Graph:
         if observer.unsafe:
             raise CaptureError(
                 f'{what}: {observer.unsafe[0]} reads back to the host, has a shape that depends '
-                'on data or draws from torch\'s generator; keep values, sizes and random '
+                "on data or draws from torch's generator; keep values, sizes and random "
                 'counters in buffers'
             )
         escaped = observer.escaped()

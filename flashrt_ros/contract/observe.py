@@ -41,7 +41,7 @@ def _fresh(out: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 class Observer(TorchDispatchMode):
-    """Records the storages that a callable reads and writes, and the operations that forbid capture.
+    """Records the storages that a callable reads and writes, and what no graph can hold.
 
     Attributes:
         reads: storages read.

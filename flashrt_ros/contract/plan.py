@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flashrt_ros.contract.context import Context
 
 
-@dataclass
+@dataclass(eq=False)
 class _Node:
     name: str
     graph: Graph
@@ -83,9 +83,9 @@ class Plan:
         graph.require(key)
         parents = tuple(self._nodes[other] for other in after)
         node = _Node(name, graph, key, stream, parents, self._ctx.event(f'{self.name}/{name}'))
-        for other in self._nodes.values():
-            if other.stream is stream or other in parents:
-                node.before |= {other.name} | other.before
+        for earlier in self._nodes.values():
+            if earlier.stream is stream or earlier in parents:
+                node.before |= {earlier.name} | earlier.before
         self._refuse_race(node)
         self._nodes[name] = node
 
