@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flashrt_ros.errors import FlashrtError
+
 MAGIC = b'FRSTATE1'
 _DIGEST = 16
 _HEADER = struct.Struct(f'<8s{_DIGEST}sQ')
 _PLAIN_KINDS = 'biuf'  # bool, integers, floats: the only array types that may travel
 
 
-class StateError(ValueError):
+class StateError(FlashrtError, ValueError):
     """Bytes that are no state, or the state of something else; the message is one line."""
 
 

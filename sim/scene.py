@@ -1,0 +1,255 @@
+"""A MetaWorld scene as a gymnasium environment that holds a sequence of subgoals."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from . import codec
+from .errors import SimulationError, unknown
+from .rendering import Camera, FrameRenderer
+from .state import SimulatorState
+from .subgoals import Subgoal
+from .tasks import make_simulator
+
+IMAGE_SIZE = 96  # pixels, both sides
+_OPTIONS = ('state', 'subgoal', 'start')
+Observation = dict[str, Any]
+
+
+class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
+    """One scene, several subgoals, one arm; one step is one control tick.
+
+    Observation: `{'pixels': {'front', 'wrist'}: uint8 [96, 96, 3], 'agent_pos': float32 [4]}`, the
+    last being hand x, y, z in metres and the gripper's opening from 0 to 1. Action: float32 [4] in
+    [-1, 1], the hand's displacement (1 = 1 cm a tick) and the gripper's effort (1 = close).
+    Reward: 1 while the asked subgoal is achieved, else 0. No step terminates an episode.
+
+    `info` holds `subgoal` (the asked one), `is_success` (whether it is achieved now) and
+    `subgoals` (the same for every subgoal of the scene).
+
+    `reset(options=...)` takes `subgoal` (which is asked from now on), `start` (a name from
+    `STARTS`) or, in its place, `state` (from `get_state`).
+
+    A node that does not need every frame calls `step_physics` and `render_observation` itself.
+
+    Args:
+        subgoal: asked for until a reset asks for another; the scene's first one if left out.
+        render_mode: 'rgb_array' or None.
+        width: of a frame made by `render`, pixels.
+        height: of a frame made by `render`, pixels.
+    """
+
+    TASK: ClassVar[str]
+    SUBGOALS: ClassVar[dict[str, Subgoal]]
+    STARTS: ClassVar[tuple[str, ...]]
+    CAMERAS: ClassVar[dict[str, Camera]]
+    metadata = {'render_modes': ['rgb_array'], 'render_fps': 20}
+
+    def __init__(
+        self,
+        subgoal: str | None = None,
+        render_mode: str | None = None,
+        width: int = 480,
+        height: int = 480,
+    ) -> None:
+        if render_mode not in (None, *self.metadata['render_modes']):
+            raise unknown('render_mode', render_mode, self.metadata['render_modes'])
+        self.render_mode = render_mode
+        self.simulator = make_simulator(self.TASK)
+        self._state = SimulatorState(self.simulator)
+        self._ticks = 0
+        self._size = (width, height)
+        self._frames = FrameRenderer(self.simulator.model, IMAGE_SIZE, IMAGE_SIZE)
+        self._pictures: FrameRenderer | None = None
+        picture = spaces.Box(0, 255, (IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
+        self.observation_space = spaces.Dict({
+            'pixels': spaces.Dict(dict.fromkeys(self.CAMERAS, picture)),
+            'agent_pos': spaces.Box(
+                np.array([-1, -1, -1, 0], np.float32), np.array([1, 2, 2, 1], np.float32)
+            ),
+        })  # fmt: skip
+        self.action_space = spaces.Box(-1, 1, (4,), np.float32)
+        self.ask(subgoal or next(iter(self.SUBGOALS)))
+
+    # Subgoals -----------------------------------------------------------------------------------
+
+    @property
+    def subgoal(self) -> str:
+        """The subgoal that is asked for now."""
+        return self._subgoal
+
+    def ask(self, subgoal: str) -> None:
+        """Ask for another subgoal, also in mid-motion; the simulator does not move.
+
+        Raises:
+            SimulationError: if the scene has no such subgoal.
+        """
+        if subgoal not in self.SUBGOALS:
+            raise unknown('subgoal', subgoal, self.SUBGOALS)
+        self._subgoal = subgoal
+
+    def achieved(self) -> dict[str, bool]:
+        """Whether each subgoal of the scene holds in this moment."""
+        return {name: bool(s.achieved(self.simulator)) for name, s in self.SUBGOALS.items()}
+
+    # The gymnasium interface --------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode and draw its first frames; see the class for `options`.
+
+        Raises:
+            SimulationError: for an unknown option, subgoal or start.
+            StateError: for a state that does not fit.
+        """
+        info = self.reset_physics(seed=seed, options=options)
+        return self.render_observation(), info
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Move one tick and draw the frames.
+
+        Raises:
+            SimulationError: if the action is not four finite numbers.
+        """
+        info = self.step_physics(action)
+        return self.render_observation(), float(info['is_success']), False, False, info
+
+    def render(self) -> NDArray[np.uint8]:
+        """The scene from the front at the size given at the start; uint8 [height, width, 3]."""
+        return self.picture(*self._size)
+
+    def close(self) -> None:
+        """Give back the rendering contexts."""
+        self._frames.close()
+        if self._pictures is not None:
+            self._pictures.close()
+
+    # Physics and frames, apart ------------------------------------------------------------------
+
+    def reset_physics(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """`reset` without frames; returns `info`."""
+        options = dict(options or {})
+        for name in options:
+            if name not in _OPTIONS:
+                raise unknown('reset option', name, _OPTIONS)
+        if 'state' in options and 'start' in options:
+            raise SimulationError("reset takes either 'state' or 'start', not both")
+        subgoal = options.get('subgoal', self._subgoal)
+        if subgoal not in self.SUBGOALS:
+            raise unknown('subgoal', subgoal, self.SUBGOALS)
+        start = options.get('start', self.SUBGOALS[subgoal].start)
+        if start not in self.STARTS:
+            raise unknown('start', start, self.STARTS)
+        if 'state' in options:
+            self.set_state(options['state'])
+        super().reset(seed=seed)
+        if 'state' not in options:
+            self._ticks = 0
+            self._place(start)
+        if 'state' not in options or 'subgoal' in options:
+            self._subgoal = subgoal
+        return self._info()
+
+    def step_physics(self, action: NDArray[np.float32]) -> dict[str, Any]:
+        """Move one tick without drawing; returns `info`.
+
+        Raises:
+            SimulationError: if the action is not four finite numbers.
+        """
+        action = np.asarray(action, np.float32)
+        if action.shape != (4,):
+            raise SimulationError(
+                f'action has shape {action.shape}; expected (4,): dx, dy, dz, gripper'
+            )
+        if not np.isfinite(action).all():
+            raise SimulationError(f'action {action.tolist()} is not finite; expected [-1, 1]')
+        self.simulator.step(np.clip(action, -1, 1))
+        self._ticks += 1
+        return self._info()
+
+    def proprioception(self) -> NDArray[np.float32]:
+        """Hand x, y, z (metres) and gripper opening (0 to 1); float32 [4]."""
+        return np.asarray(self.simulator._get_curr_obs_combined_no_goal()[:4], np.float32)
+
+    def render_observation(self) -> Observation:
+        """Draw what the robot sees now."""
+        data = self.simulator.data
+        pixels = {name: self._frames.frame(data, c) for name, c in self.CAMERAS.items()}
+        return {'pixels': pixels, 'agent_pos': self.proprioception()}
+
+    def picture(self, width: int, height: int, camera: str = 'front') -> NDArray[np.uint8]:
+        """The scene for people, from any of the cameras; uint8 [height, width, 3], upright."""
+        if camera not in self.CAMERAS:
+            raise unknown('camera', camera, self.CAMERAS)
+        renderer = self._pictures
+        if renderer is None or (renderer.width, renderer.height) != (width, height):
+            if renderer is not None:
+                renderer.close()
+            renderer = FrameRenderer(self.simulator.model, width, height, fine=True)
+            self._pictures = renderer
+        return renderer.frame(self.simulator.data, self.CAMERAS[camera])
+
+    # The whole state ----------------------------------------------------------------------------
+
+    @property
+    def ticks(self) -> int:
+        """Steps since the episode started."""
+        return self._ticks
+
+    def get_state(self) -> NDArray[np.uint8]:
+        """Everything the next step depends on, checked bytes; uint8 [n], about 9 kB."""
+        return codec.seal({
+            'scene': type(self).__name__,
+            'subgoal': self._subgoal,
+            'ticks': self._ticks,
+            'random': self.np_random.bit_generator.state,
+            'simulator': self._state.collect(),
+        })  # fmt: skip
+
+    def set_state(self, state: NDArray[np.uint8] | bytes) -> None:
+        """Continue exactly as the environment that `state` was taken from.
+
+        Raises:
+            StateError: one line, if the state is damaged or of another scene; nothing changed.
+        """
+        value = codec.unseal(state)
+        if not isinstance(value, dict) or value.get('scene') != type(self).__name__:
+            found = value.get('scene') if isinstance(value, dict) else type(value).__name__
+            raise codec.StateError(f'state of {found} cannot be set on {type(self).__name__}')
+        if value['subgoal'] not in self.SUBGOALS:
+            raise codec.StateError(f'state asks for {value["subgoal"]!r}, unknown to this scene')
+        self._state.apply(value['simulator'])
+        self.np_random.bit_generator.state = value['random']
+        self._subgoal, self._ticks = value['subgoal'], value['ticks']
+
+    # For the scene itself -----------------------------------------------------------------------
+
+    def _place(self, start: str) -> None:
+        """Put the scene into a start named in `STARTS`, drawing from `self.np_random`."""
+        raise NotImplementedError
+
+    def _reset_simulator(self) -> None:
+        """MetaWorld's reset, with the objects where `self.np_random` puts them."""
+        space = self.simulator._random_reset_space
+        self.simulator._freeze_rand_vec = True
+        self.simulator._last_rand_vec = self.np_random.uniform(space.low, space.high)
+        self.simulator.reset()
+
+    def _info(self) -> dict[str, Any]:
+        achieved = self.achieved()
+        return {
+            'subgoal': self._subgoal,
+            'is_success': achieved[self._subgoal],
+            'subgoals': achieved,
+            'ticks': self._ticks,
+        }
