@@ -1,0 +1,126 @@
+"""The layers, from the residual stream back to it: read this file to know the model.
+
+Both devices run this code; on CUDA each function of `kernels` launches a kernel. Rows at and past
+``valid`` are padding: they never reach the state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashrt_policies.hybrid_lm.config import LMConfig
+from flashrt_policies.hybrid_lm.state import LMState
+from flashrt_policies.hybrid_lm.weights import FullLayer, LinearLayer, Weights
+from flashrt_policies.kernels import gated_delta
+from flashrt_policies.kernels.activation import silu_mul
+from flashrt_policies.kernels.attention import attend, place
+from flashrt_policies.kernels.linear import linear
+from flashrt_policies.kernels.norm import add_rms_norm, gated_rms_norm
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Where a stretch of tokens stands in its text.
+
+    Attributes:
+        position: int64 [1], tokens before it.
+        valid: int64 [1], number of its rows that are tokens.
+        freq: float32 [R], rotary frequencies.
+    """
+
+    position: Tensor
+    valid: Tensor
+    freq: Tensor
+
+
+def mix_linear(
+    config: LMConfig, layer: LinearLayer, h: Tensor, window: Tensor, state: Tensor, at: Stretch
+) -> Tensor:
+    """Gated DeltaNet (arXiv 2412.06464): convolve, gate, apply the delta rule, norm, project.
+
+    Args:
+        config: the model's dimensions.
+        layer: its weights.
+        h: normed input [M, hidden].
+        window: [W - 1, C], moved past the stretch.
+        state: float32 [HV, K, V], moved past the stretch.
+        at: where the stretch stands.
+
+    Returns:
+        [M, hidden], to be added to the residual stream.
+    """
+    c, rows = config, h.shape[0]
+    proj = linear(h, layer.w_in)  # [M, C + HV * V + 2 HV]
+    z = proj[:, c.conv_dim : c.conv_dim + c.lin_v_heads * c.lin_v_dim]
+    o = gated_delta.mix(
+        proj, window, state, layer.conv, layer.decay, layer.dt_bias, at.valid,
+        (c.lin_k_heads, c.lin_v_heads, c.lin_k_dim, c.lin_v_dim),
+    )  # [M, HV, V]  # fmt: skip
+    y = gated_rms_norm(o, z.unflatten(1, (c.lin_v_heads, -1)), layer.norm, c.eps)
+    return linear(y.reshape(rows, -1), layer.w_out)
+
+
+def mix_full(
+    config: LMConfig, layer: FullLayer, h: Tensor, keys: Tensor, values: Tensor, at: Stretch
+) -> Tensor:
+    """Full attention with grouped heads, rotary embedding and, where the model has it, a gate.
+
+    Args:
+        config: the model's dimensions.
+        layer: its weights.
+        h: normed input [M, hidden].
+        keys: [KV, T, D], written behind ``at.position``.
+        values: [KV, T, D], likewise.
+        at: where the stretch stands.
+
+    Returns:
+        [M, hidden], to be added to the residual stream.
+    """
+    c, rows, dim = config, h.shape[0], config.head_dim
+    proj = linear(h, layer.w_in, layer.b_in)
+    width = 2 * dim if c.gated else dim
+    q, k, v = proj.split((c.heads * width, c.kv_heads * dim, c.kv_heads * dim), dim=1)
+    q = q.unflatten(1, (c.heads, width))
+    gate = q[..., dim:] if c.gated else None
+    q = place(
+        q[..., :dim], k.unflatten(1, (c.kv_heads, dim)), v.unflatten(1, (c.kv_heads, dim)),
+        keys, values, at.position, at.valid, at.freq, layer.q_norm, layer.k_norm, c.eps,
+    )  # [M, H, D]  # fmt: skip
+    o = attend(q, keys, values, at.position, at.valid, gate)
+    return linear(o.reshape(rows, -1), layer.w_out, layer.b_out)
+
+
+def run_layers(
+    config: LMConfig, weights: Weights, state: LMState, x: Tensor, at: Stretch
+) -> tuple[Tensor, Tensor]:
+    """Run every layer on a stretch of tokens and move the state past it.
+
+    Args:
+        config: the model's dimensions.
+        weights: its parameters.
+        state: the text's buffers.
+        x: embedded tokens [M, hidden]; the residual stream, changed in place.
+        at: where the stretch stands.
+
+    Returns:
+        The residual stream and what is still to be added to it, [M, hidden] each.
+    """
+    delta: Tensor | None = None
+    linear_index = full_index = 0
+    for layer in weights.layers:
+        h = add_rms_norm(x, delta, layer.norm_in, config.eps)
+        if isinstance(layer, LinearLayer):
+            assert state.window is not None and state.recurrent is not None
+            window = state.window.tensor[linear_index]
+            recurrent = state.recurrent.tensor[linear_index]
+            delta = mix_linear(config, layer, h, window, recurrent, at)
+            linear_index += 1
+        else:
+            keys, values = state.keys_values(full_index)
+            delta = mix_full(config, layer, h, keys, values, at)
+            full_index += 1
+        h = add_rms_norm(x, delta, layer.norm_mlp, config.eps)
+        delta = linear(silu_mul(linear(h, layer.w_gate_up)), layer.w_down)
+    assert delta is not None
+    return x, delta

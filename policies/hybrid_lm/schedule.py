@@ -1,0 +1,42 @@
+"""How a stretch of tokens is cut into replays.
+
+A replay takes up to as many tokens as its graph was captured for; the rest of its rows are
+padding. On CUDA every kernel gives a token the same bits whatever stands around it in the replay
+(as long as replays start at multiples of the chunk C), so any cutting does, and the cheapest is
+taken. On the CPU matrix products of other heights round otherwise, so there is one unit, C: a
+resumed prompt then runs the very replays that the cold one ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+CPU_UNITS = (64,)
+CUDA_UNITS = (64, 128, 256, 512, 1024, 2048)
+
+
+def cut(count: int, units: Sequence[int]) -> list[tuple[int, int]]:
+    """Cut `count` tokens into replays.
+
+    Args:
+        count: tokens to consume.
+        units: sizes there are graphs for, ascending; multiples of the chunk.
+
+    Returns:
+        (unit, tokens in it) per replay, in order. Every replay but the last is full, so all of
+        them start at a multiple of the smallest unit behind the first.
+    """
+    parts = []
+    while count > 0:
+        fits = [unit for unit in units if unit <= count]
+        # One padded replay costs less than two: take it when at most a quarter of it is padding.
+        over = next((unit for unit in units if unit >= count and 4 * count >= 3 * unit), None)
+        unit = over or (fits[-1] if fits else units[0])
+        parts.append((unit, min(unit, count)))
+        count -= unit
+    return parts
+
+
+def aligned(count: int, chunk: int) -> int:
+    """Return the largest multiple of `chunk` that is at most `count`."""
+    return count - count % chunk

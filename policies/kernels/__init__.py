@@ -1,0 +1,1 @@
+"""Kernels the policies share: operations that are safe inside a captured graph."""

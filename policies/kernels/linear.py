@@ -1,0 +1,24 @@
+"""Products with a weight matrix."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x @ weight.T + bias``.
+
+    Args:
+        x: [M, K].
+        weight: [N, K].
+        bias: [N], or None.
+
+    Returns:
+        [M, N]. On CUDA a row's bits do not depend on how many rows there are.
+    """
+    if x.is_cuda:
+        from flashrt_policies.kernels import linear_triton
+
+        return linear_triton.linear(x, weight, bias)
+    return F.linear(x, weight, bias)

@@ -1,0 +1,1 @@
+"""Training of policies on demonstrations: data, augmentation, loss, loop, report."""
