@@ -1,4 +1,4 @@
-# Read only when pip builds this package against the ROS 2 wheels (scikit-build-core).
+# Read only when pip (scikit-build-core) or colcon builds this package against the ROS 2 wheels.
 # The wheels install into the virtual environment itself, so that is the ament prefix.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 execute_process(COMMAND "${Python3_EXECUTABLE}" -c "import sys; print(sys.prefix)"
