@@ -21,6 +21,9 @@ class Backend(Protocol):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zero-filled contiguous memory."""
 
+    def allocate_host(self, nbytes: int) -> torch.Tensor:
+        """Host memory that the device copies from and to at full speed; uint8 [nbytes]."""
+
     def make_stream(self, priority: int) -> Any:
         """A queue of work; a lower number is a higher priority."""
 
@@ -35,6 +38,9 @@ class Backend(Protocol):
 
     def record(self, event: Any, stream: Any) -> None:
         """Put the mark at the end of the queue."""
+
+    def reached(self, event: Any) -> bool:
+        """True when everything before the mark has happened."""
 
     def wait(self, stream: Any, event: Any) -> None:
         """Later work of `stream` starts after the mark; the host does not wait."""

@@ -22,6 +22,10 @@ class CpuBackend:
         """Zero-filled contiguous memory."""
         return torch.zeros(shape, dtype=dtype)
 
+    def allocate_host(self, nbytes: int) -> torch.Tensor:
+        """Plain memory."""
+        return torch.zeros(nbytes, dtype=torch.uint8)
+
     def make_stream(self, priority: int) -> Any:
         """Streams are names here; there is one order of execution."""
         return None
@@ -40,6 +44,10 @@ class CpuBackend:
 
     def record(self, event: Any, stream: Any) -> None:
         """Everything before has happened."""
+
+    def reached(self, event: Any) -> bool:
+        """Everything before has happened."""
+        return True
 
     def wait(self, stream: Any, event: Any) -> None:
         """What the event marks has happened."""

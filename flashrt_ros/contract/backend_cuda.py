@@ -24,6 +24,10 @@ class CudaBackend:
         """Zero-filled contiguous memory, its own allocation."""
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
+    def allocate_host(self, nbytes: int) -> torch.Tensor:
+        """Pinned memory."""
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
     def make_stream(self, priority: int) -> torch.cuda.Stream:
         """A CUDA stream; -1 is above the default 0."""
         return torch.cuda.Stream(self.device, priority=priority)
@@ -43,6 +47,10 @@ class CudaBackend:
     def record(self, event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
         """Record the event on the stream."""
         event.record(stream)
+
+    def reached(self, event: torch.cuda.Event) -> bool:
+        """Ask the event; does not wait."""
+        return event.query()
 
     def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
         """The stream waits; the host goes on."""

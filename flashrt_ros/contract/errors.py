@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from flashrt_ros.errors import FlashrtError
 
-class ContractError(RuntimeError):
+
+class ContractError(FlashrtError, RuntimeError):
     """Base of all errors of the contract."""
 
 

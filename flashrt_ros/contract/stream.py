@@ -20,6 +20,10 @@ class Event:
         """Mark the end of what `stream` has been given so far."""
         self._backend.record(self._native, stream._native)
 
+    def reached(self) -> bool:
+        """True when everything before the mark has happened; does not wait."""
+        return self._backend.reached(self._native)
+
 
 class Stream:
     """A queue of device work, made by `Context.stream`. A lower number is a higher priority."""

@@ -1,0 +1,90 @@
+"""Host-side state: plain values and arrays, copied deeply and written without pickle."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+
+from flashrt_ros.capsule.errors import HostStateError
+
+# None, bool, int, float, str, bytes, numpy arrays, and lists and string-keyed dicts of these.
+Value = Any
+_TAG = '__flashrt__'  # marks the values that JSON has no word for
+
+
+def copy(value: Value, where: str) -> Value:
+    """A deep copy of `value`.
+
+    Args:
+        value: None, bool, int, float, str, bytes, an array of numbers, or lists and dicts.
+        where: the path named in errors.
+
+    Raises:
+        HostStateError: something else is inside.
+    """
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype.kind in 'biuf':
+        return value.copy()
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is list:
+        return [copy(item, f'{where}[{index}]') for index, item in enumerate(value)]
+    if type(value) is dict and all(type(key) is str for key in value) and _TAG not in value:
+        return {key: copy(item, f'{where}/{key}') for key, item in value.items()}
+    raise HostStateError(
+        f'host state {where} holds a {type(value).__name__}: use None, bool, int, float, str, '
+        'bytes, number arrays, and lists and string-keyed dicts of these'
+    )
+
+
+def encode(value: Value) -> Value:
+    """`value` in terms of JSON; the inverse of `decode`."""
+    if isinstance(value, float):
+        return {_TAG: 'float', 'hex': value.hex()}  # exact, and says inf and nan
+    if isinstance(value, bytes):
+        return {_TAG: 'bytes', 'base64': base64.b64encode(value).decode()}
+    if isinstance(value, np.ndarray):
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {_TAG: 'array', 'dtype': value.dtype.str, 'shape': value.shape, 'base64': data}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {key: encode(item) for key, item in value.items()}
+    return value
+
+
+def decode(value: Value) -> Value:
+    """The value that `encode` wrote.
+
+    Raises:
+        HostStateError: it was not written by `encode`.
+    """
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TAG not in value:
+        return {key: decode(item) for key, item in value.items()}
+    try:
+        if value[_TAG] == 'float':
+            return float.fromhex(value['hex'])
+        data = base64.b64decode(value['base64'], validate=True)
+        if value[_TAG] == 'bytes':
+            return data
+        dtype = np.dtype(value['dtype'])
+        if dtype.kind not in 'biuf':
+            raise ValueError(f'dtype {dtype}')
+        return np.frombuffer(data, dtype).reshape(value['shape']).copy()
+    except (KeyError, TypeError, ValueError) as error:
+        raise HostStateError(
+            f'host state is not readable: {error}; take a new snapshot'
+        ) from error
+
+
+def canonical(value: Value) -> bytes:
+    """One byte string per value, for digests."""
+    return json.dumps(encode(value), sort_keys=True, separators=(',', ':')).encode()

@@ -1,0 +1,111 @@
+"""Live: the closure's buffers as they are now, and how much of a rope they are known to hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flashrt_ros.capsule import host_state
+from flashrt_ros.capsule.closure import Closure
+from flashrt_ros.capsule.errors import ClosureError, HostStateError
+from flashrt_ros.capsule.layout import Layout
+from flashrt_ros.capsule.mover import choose
+from flashrt_ros.capsule.segment import Node, Text
+from flashrt_ros.contract.context import Context
+from flashrt_ros.contract.stream import Stream
+
+
+class Live:
+    """One per closure, shared by all its sessions.
+
+    `held` says, per rope, which text the live buffers hold; together with the lengths' `intact`
+    it decides which bytes a snapshot or a restore may leave alone.
+    """
+
+    def __init__(self, ctx: Context, closure: Closure, stream: Stream) -> None:
+        closure.seal()
+        for buffer in closure.buffers:
+            if ctx.buffers.get(buffer.name) is not buffer:
+                raise ClosureError(
+                    f'closure {closure.name!r}: buffer {buffer.name!r} belongs to another '
+                    'context; make one closure per context'
+                )
+        self.closure = closure
+        self.layout = Layout(closure)
+        self.mover = choose(self.layout, stream, ctx.device)
+        self._ropes = closure.ropes
+        self._buffers = closure.buffers
+        self._tensors = [buffer.tensor for buffer in closure.buffers]
+        self._addresses = [buffer.address for buffer in closure.buffers]
+        self._hosts = tuple(closure.host_entries.items())
+        self.held = [Text(None, 0) for _ in self._ropes]
+
+    def check(self) -> None:
+        """Raise `ReboundError` when a buffer's memory was replaced."""
+        if [tensor.data_ptr() for tensor in self._tensors] != self._addresses:
+            for buffer in self._buffers:
+                buffer.check()
+
+    def lengths(self) -> list[int]:
+        """Valid positions of every rope now."""
+        lengths = [rope.length.read() for rope in self._ropes]
+        for rope, length in zip(self._ropes, lengths, strict=True):
+            if not 0 <= length <= rope.capacity:
+                name = rope.entries[0].buffer.name
+                raise ClosureError(
+                    f'the length of append buffer {name!r} is {length}: use 0..{rope.capacity}'
+                )
+        return lengths
+
+    def known(self, rope: int) -> Text:
+        """What the live buffers certainly hold of the text that was saved or loaded last."""
+        held = self.held[rope]
+        return Text(held.node, min(held.length, self._ropes[rope].length.intact()))
+
+    def read_host(self) -> dict[str, Any]:
+        """Deep copies of all host entries."""
+        return {name: host_state.copy(entry.get(), name) for name, entry in self._hosts}
+
+    def write_host(self, state: dict[str, Any]) -> None:
+        """Set all host entries, or none: when one refuses, those before it are put back.
+
+        Raises:
+            HostStateError: an entry refused; names it.
+        """
+        before = self.read_host()
+        done: list[str] = []
+        for name, entry in self._hosts:
+            try:
+                entry.set(host_state.copy(state[name], name))
+            except Exception as error:
+                for earlier in (*reversed(done), name):
+                    self.closure.host_entries[earlier].set(before[earlier])
+                raise HostStateError(
+                    f'host entry {name!r} refused its state ({error}); nothing was restored: '
+                    'its set must take whatever its get returned'
+                ) from error
+            done.append(name)
+
+    def load(self, fixed_block: Any, texts: tuple[Text, ...]) -> None:
+        """Put a fixed part and texts into the live buffers; copies only what differs."""
+        self.mover.load_fixed(fixed_block)
+        for index, text in enumerate(texts):
+            same = self.known(index).common(text)
+            for node, first, last in text.pieces(same):
+                self.mover.load_rope(index, node.blocks['gpu'], node.begin, node.end, first, last)
+        for buffer in self._buffers:
+            buffer._touches += 1
+        self.settle(texts)
+
+    def save(self, fixed_block: Any, texts: tuple[Text, ...], new: list[Node | None]) -> None:
+        """Copy the fixed part and the new nodes' positions out of the live buffers."""
+        self.mover.save_fixed(fixed_block)
+        for index, node in enumerate(new):
+            if node is not None:
+                self.mover.save_rope(index, node.blocks['gpu'], node.begin, node.end)
+        self.settle(texts)
+
+    def settle(self, texts: tuple[Text, ...]) -> None:
+        """The live buffers now hold `texts`."""
+        for index, (rope, text) in enumerate(zip(self._ropes, texts, strict=True)):
+            self.held[index] = text
+            rope.length.settle(text.length)
