@@ -13,8 +13,8 @@ from flashrt_ros.control.guards import GuardError, check_finite, check_limits, c
 from flashrt_ros.control.types import Command, HoldRule
 
 REASONS = (
-    'stopped', 'closed', 'episode', 'epoch', 'stale', 'ahead', 'shape', 'finite', 'limits',
-    'rate', 'silence',
+    'stopped', 'closed', 'episode', 'epoch', 'paused', 'stale', 'ahead', 'shape', 'finite',
+    'limits', 'rate', 'silence',
 )  # fmt: skip
 
 
@@ -126,7 +126,8 @@ class Gate:
             return command
         kind, text = verdict
         self.rejected[kind] += 1
-        return self.holding(text, -1 if kind in ('stopped', 'closed') else command.tick)
+        whatever_tick = kind in ('stopped', 'closed', 'episode', 'epoch')
+        return self.holding(text, -1 if whatever_tick else command.tick)
 
     def _verdict(self, command: Command) -> tuple[str, str] | None:
         limits = self.limits
@@ -138,6 +139,8 @@ class Gate:
             return 'episode', f'command of episode {command.episode}; this is {self.episode}'
         if command.epoch != self.epoch:
             return 'epoch', f'command of epoch {command.epoch}; epoch {self.epoch} is in force'
+        if command.tick < 0:
+            return 'paused', command.reason or 'the sender is paused'
         behind = self.robot_tick - command.tick
         if behind > limits.max_age_ticks:
             return 'stale', (

@@ -121,15 +121,19 @@ class ObservationGuard:
             )
         for name in self.cameras:
             check_array(f'image {name!r}', observation.images[name], (*self.image_hw, 3), 'uint8')
-        check_array('proprioception', observation.proprio, (self.proprio_dim,), 'float32')
-        check_finite('proprioception', observation.proprio)
-        check_limits('proprioception', observation.proprio, self._low, self._high, 'range')
+        self.proprio(observation.proprio)
         if not 0.0 <= observation.age <= self.max_age:
             raise GuardError(
                 'age',
                 f'the observation of tick {observation.tick} is {observation.age * 1e3:.0f} ms '
                 f'old; at most {self.max_age * 1e3:.0f} ms is allowed',
             )
+
+    def proprio(self, values: np.ndarray) -> None:
+        """Raise `GuardError` unless ``values`` are a sound proprioception."""
+        check_array('proprioception', values, (self.proprio_dim,), 'float32')
+        check_finite('proprioception', values)
+        check_limits('proprioception', values, self._low, self._high, 'range')
 
 
 @dataclass(frozen=True)

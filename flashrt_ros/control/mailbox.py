@@ -1,0 +1,139 @@
+"""The subgoal mailbox: two slots on the device, one writer, a flip between two replays.
+
+The planner writes the slot that is idle, the policy's graphs gather the slot that is live, and
+`live` is itself a buffer that the graphs read. So a reader sees the old subgoal or the new one,
+never a mix, and handing over a subgoal copies nothing but its row.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from flashrt_ros.contract.buffer import Buffer
+from flashrt_ros.contract.context import Context
+from flashrt_ros.control.text import LENGTH
+
+if TYPE_CHECKING:
+    from flashrt_ros.capsule.closure import Closure
+
+
+@dataclass(frozen=True)
+class SubgoalPort:
+    """What a policy is given to read the subgoal from: ``slots[live]``.
+
+    Attributes:
+        slots: int32 [2, L], byte tokens, 0 = padding.
+        live: int64 [1], which slot counts.
+    """
+
+    slots: Buffer
+    live: Buffer
+
+
+class Mailbox:
+    """Hand-over of subgoals from a planner to a policy.
+
+    Args:
+        ctx: The context whose device the policy reads from.
+        length: Tokens in a row, L.
+    """
+
+    def __init__(self, ctx: Context, length: int = LENGTH) -> None:
+        self.length = length
+        self._ctx = ctx
+        self._slots = ctx.buffer('subgoal/slots', (2, length), torch.int32)
+        self._live = ctx.buffer('subgoal/live', (1,), torch.int64)
+        self._generations = ctx.buffer('subgoal/generation', (2,), torch.int64)
+        self._lock = threading.RLock()
+        self._host = {'live': 0, 'generation': 0, 'posted': 0, 'tick': -1}
+
+    @property
+    def port(self) -> SubgoalPort:
+        """The buffers a policy reads."""
+        return SubgoalPort(self._slots, self._live)
+
+    @property
+    def generation(self) -> int:
+        """Generation of the live subgoal; 0 while none has been posted."""
+        return self._host['generation']
+
+    @property
+    def pending(self) -> bool:
+        """A subgoal has been posted that is not live yet."""
+        return self._host['posted'] != self._host['generation']
+
+    @property
+    def posted_tick(self) -> int:
+        """Control tick at which the newest subgoal was posted; -1 for before the first tick."""
+        return self._host['tick']
+
+    def post(self, row: np.ndarray | torch.Tensor, tick: int = -1) -> int:
+        """Write the idle slot and return its generation. A second post replaces the first.
+
+        Args:
+            row: int32 [L], see `control.text.encode`.
+            tick: Control tick of the decision.
+
+        Raises:
+            ValueError: The row has another length or dtype.
+        """
+        value = torch.as_tensor(row)
+        if tuple(value.shape) != (self.length,) or value.dtype != torch.int32:
+            raise ValueError(
+                f'subgoal row is {value.dtype} {list(value.shape)}; '
+                f'it must be torch.int32 [{self.length}]'
+            )
+        with self._lock:
+            idle = 1 - self._host['live']
+            generation = self._host['posted'] + 1
+            with torch.no_grad():
+                self._slots.tensor[idle].copy_(value)
+                self._generations.tensor[idle] = generation
+            self._ctx.current_stream().synchronize()  # the row is there before a flip can be asked
+            self._host['posted'], self._host['tick'] = generation, tick
+            return generation
+
+    def flip(self) -> bool:
+        """Make the posted subgoal live, on the current stream; False when there is none.
+
+        Called by the actor alone, on its replay thread, between two replays.
+        """
+        with self._lock:
+            if not self.pending:
+                return False
+            idle = 1 - self._host['live']
+            with torch.no_grad():
+                self._live.tensor.fill_(idle)
+            self._host['live'] = idle
+            self._host['generation'] = self._host['posted']
+            return True
+
+    def clear(self) -> None:
+        """Forget every subgoal: an episode begins with none."""
+        with self._lock, torch.no_grad():
+            for buffer in (self._slots, self._live, self._generations):
+                buffer.tensor.zero_()
+            self._host = {'live': 0, 'generation': 0, 'posted': 0, 'tick': -1}
+
+    def row(self) -> np.ndarray:
+        """Return the live row: int32 [L]."""
+        with self._lock:
+            return self._slots.tensor[self._host['live']].cpu().numpy().copy()
+
+    def close_over(self, closure: Closure) -> None:
+        """Name everything here that the next step depends on."""
+        closure.fixed(self._slots, self._live, self._generations)
+        closure.host('subgoal/host', get=self._get, set=self._set)
+
+    def _get(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._host)
+
+    def _set(self, state: dict[str, int]) -> None:
+        with self._lock:
+            self._host = {name: int(state[name]) for name in self._host}

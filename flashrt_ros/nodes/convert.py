@@ -1,0 +1,105 @@
+"""Messages to the loop's own types and back."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from sensor_msgs.msg import Image
+
+from flashrt_interfaces.msg import ActionChunk, ControlCommand
+from flashrt_ros.control.guards import GuardError
+from flashrt_ros.control.types import Chunk, Command
+
+
+def floats(values: np.ndarray) -> array.array:
+    """Return float32 values as the array a message field takes without a copy per number."""
+    return array.array('f', np.ascontiguousarray(values, dtype=np.float32).tobytes())
+
+
+def octets(values: np.ndarray) -> array.array:
+    """Return uint8 values as the array a message field takes without a copy per number."""
+    return array.array('B', np.ascontiguousarray(values, dtype=np.uint8).tobytes())
+
+
+def command_to_msg(command: Command, stamp: Time) -> ControlCommand:
+    """Return ``command`` as a message stamped ``stamp``."""
+    msg = ControlCommand()
+    msg.header.stamp = stamp
+    msg.episode, msg.epoch, msg.generation = command.episode, command.epoch, command.generation
+    msg.tick = command.tick
+    msg.action = floats(command.action)
+    msg.held, msg.reason = command.held, command.reason
+    return msg
+
+
+def msg_to_command(msg: ControlCommand) -> Command:
+    """Return the command a message carries."""
+    return Command(
+        np.array(msg.action, dtype=np.float32),
+        msg.tick,
+        msg.episode,
+        msg.epoch,
+        msg.generation,
+        msg.held,
+        msg.reason,
+    )
+
+
+def chunk_to_msg(chunk: Chunk, stamp: Time, capsule: str) -> ActionChunk:
+    """Return ``chunk`` as telemetry; ``stamp`` is that of its observation."""
+    msg = ActionChunk()
+    msg.header.stamp = stamp
+    msg.episode, msg.epoch, msg.generation = chunk.episode, chunk.epoch, chunk.generation
+    msg.tick, msg.due_tick = chunk.tick, chunk.due
+    msg.horizon, msg.action_dim = chunk.actions.shape
+    msg.actions = floats(chunk.actions)
+    msg.capsule = capsule
+    msg.inference_ms, msg.late = float(chunk.latency_ms), chunk.late
+    return msg
+
+
+def image_to_msg(pixels: np.ndarray, stamp: Time, frame: str) -> Image:
+    """Return uint8 [H, W, 3] as an rgb8 image."""
+    msg = Image()
+    msg.header.stamp, msg.header.frame_id = stamp, frame
+    msg.height, msg.width = pixels.shape[:2]
+    msg.encoding, msg.step = 'rgb8', 3 * pixels.shape[1]
+    msg.data = octets(pixels)
+    return msg
+
+
+def msg_to_image(msg: Image) -> np.ndarray:
+    """Return an image message as uint8 [H, W, 3] in RGB order.
+
+    Raises:
+        GuardError: The encoding is not rgb8 or bgr8, or the data does not fit the size.
+    """
+    if msg.encoding not in ('rgb8', 'bgr8'):
+        raise GuardError(
+            'encoding',
+            f'image {msg.header.frame_id!r} has encoding {msg.encoding!r}; '
+            'it must be rgb8 or bgr8',
+        )
+    data = np.frombuffer(msg.data, dtype=np.uint8)
+    if msg.step < 3 * msg.width or data.size != msg.step * msg.height:
+        raise GuardError(
+            'shape',
+            f'image {msg.header.frame_id!r} holds {data.size} bytes with step {msg.step}; '
+            f'{msg.height} rows of {msg.width} pixels need a step of {3 * msg.width} or more',
+        )
+    pixels = data.reshape(msg.height, msg.step)[:, : 3 * msg.width]
+    pixels = pixels.reshape(msg.height, msg.width, 3)  # [H, W, 3]
+    return np.ascontiguousarray(pixels[..., ::-1] if msg.encoding == 'bgr8' else pixels)
+
+
+def key(stamp: Time) -> int:
+    """Return a stamp in nanoseconds, to pair messages by."""
+    return stamp.sec * 1_000_000_000 + stamp.nanosec
+
+
+def age(node: Any, stamp: Time) -> float:
+    """Return how long ago ``stamp`` was on the node's clock, in seconds; never negative."""
+    return max(0.0, (node.get_clock().now().nanoseconds - key(stamp)) * 1e-9)

@@ -1,0 +1,35 @@
+"""Quality of service, by what a topic is for."""
+
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+from flashrt_ros.control.guards import GuardError
+
+
+def _profile(depth: int, reliable: bool = True, latched: bool = False) -> QoSProfile:
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=depth,
+        reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+    )
+
+
+STATE = _profile(10)  # robot states and commands: each one counts, old ones do not
+TELEMETRY = _profile(200)  # for whoever records: nothing lost in a short pause
+LATCHED = _profile(1, latched=True)  # the newest is kept for whoever joins later
+IMAGE_PUB = _profile(4)  # reliable offers serve best-effort and reliable readers alike
+
+
+def image_subscription(reliability: str) -> QoSProfile:
+    """Return the profile of an image subscription.
+
+    Args:
+        reliability: 'best_effort' connects to any camera; 'reliable' loses no frame but connects
+            only to a publisher that offers it.
+    """
+    if reliability not in ('best_effort', 'reliable'):
+        raise GuardError(
+            'parameter',
+            f'image_reliability is {reliability!r}; it must be best_effort or reliable',
+        )
+    return _profile(4, reliable=reliability == 'reliable')
