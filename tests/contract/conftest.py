@@ -1,4 +1,4 @@
-"""The conformance suite runs against every backend; one that is not there is skipped, and says so."""
+"""The conformance suite runs against every backend; one that is not there is skipped aloud."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Rig:
         self.plan = Plan(ctx, 'chunk')
 
     def graph(self, name: str, source: Buffer, target: Buffer) -> Graph:
-        """target = source + 1, the long way."""
+        """Writes source + 1 into target, the long way."""
         graph = self.ctx.graph(name, reads=(source,), writes=(target,), pool=name)
 
         def fn() -> None:
