@@ -37,7 +37,7 @@ class Recipe:
         standard_start: share of episodes that start where the first subgoal's evaluation starts.
         cut: share of segments that are cut short in mid-motion.
         linger: least and most ticks that a segment goes on after it succeeded.
-        noise: largest standard deviation of an episode's action noise.
+        noise: largest standard deviation of an episode's noise (correlated over some five ticks).
         push_every: mean ticks between two pushes.
         push_ticks: least and most ticks of a push.
         limit: ticks after which a segment counts as failed.
@@ -47,8 +47,8 @@ class Recipe:
     standard_start: float = 0.6
     cut: float = 0.2
     linger: tuple[int, int] = (8, 24)
-    noise: float = 0.5
-    push_every: float = 70.0
+    noise: float = 0.35
+    push_every: float = 90.0
     push_ticks: tuple[int, int] = (4, 14)
     limit: int = 220
 

@@ -18,45 +18,53 @@ from .drawer import handle_position
 from .errors import unknown
 
 Action = NDArray[np.float32]
+Vector = NDArray[np.float64]
 Expert = Callable[[Any], Action]
 
 _GAIN = 12.0  # action per metre of error; one unit of action moves the hand 1 cm a tick
 _CLEAR = 0.10  # metres above the handle at which the open fingers pass over it
 _CRUISE = 0.13  # metres above the handle at which the hand travels
+_LEAD = 0.06  # metres by which the commanded position may lead the hand
 _OPEN, _CLOSE = -1.0, 1.0  # gripper effort
 
 
 def open_drawer(simulator: Any) -> Action:
-    """Put one finger behind the handle, then pull."""
+    """Put one finger behind the handle, then pull; hold still once the drawer is open."""
     hand, finger = _relative(simulator)
     goal = np.array([0.0, -0.006, 0.0])  # the finger hangs in the middle of the handle's gap
-    hooked = hand[2] < 0.045 and abs(hand[0]) < 0.05 and 0.016 < finger[1] < 0.075
-    if hooked:
-        motion = _towards(hand, goal)
+    behind = 0.016 < finger[1] < 0.075
+    motion = _towards(hand, goal)
+    if behind and hand[2] < 0.045 and abs(hand[0]) < 0.05:
         motion[1] = -1.0
-        return _action(motion, _OPEN)
-    above = abs(hand[0]) < 0.03 and abs(hand[1] - goal[1]) < 0.02
-    if above:
-        return _action(_towards(hand, goal - [0, 0, 0.03]), _OPEN)
-    if hand[2] < _CLEAR:
-        return _rise(hand, _OPEN)
-    return _action(_towards(hand, goal + [0, 0, _CRUISE]), _OPEN)
+        if _pulled(simulator) > 0.17:
+            motion[:] = 0.0
+    elif np.abs(hand - goal)[:2].max() < (0.02 if hand[2] > _CLEAR else 0.035) and (
+        behind or hand[2] > 0.07
+    ):
+        # Aligned above the handle; a disturbance on the way down is put right on the way down.
+        motion = _towards(hand, goal - [0, 0, 0.03])
+    else:
+        motion = _travel(simulator, hand, goal)
+    # Opened in front of the handle, the rear finger would press against it.
+    below = hand[2] < 0.06 and hand[1] > -0.06 and finger[1] < 0.01
+    return _action(simulator, motion, _CLOSE if below else _OPEN)
 
 
 def close_drawer(simulator: Any) -> Action:
-    """Put the closed fingers in front of the handle, then push."""
+    """Put the closed fingers in front of the handle, then push; hold still once it is closed."""
     hand, finger = _relative(simulator)
     goal = np.array([0.0, -0.085, 0.015])
+    motion = _towards(hand, goal)
     in_front = finger[1] < 0.004 and abs(hand[0]) < 0.05
     if in_front and -0.05 < hand[2] < 0.05:
-        motion = _towards(hand, goal)
         motion[1] = 1.0
-        return _action(motion, _CLOSE)
-    if in_front and hand[1] < -0.05:
-        return _action(_towards(hand, goal), _CLOSE)
-    if hand[2] < _CLEAR:
-        return _rise(hand, _CLOSE)
-    return _action(_towards(hand, goal + [0, 0, _CRUISE]), _CLOSE)
+        if _pulled(simulator) < 0.006:
+            motion[:] = 0.0
+    elif not in_front or hand[1] > -0.05:
+        motion = _travel(simulator, hand, goal)
+    # Closed around the handle, the fingers would hold on to it.
+    around = hand[2] < 0.07 and abs(hand[0]) < 0.07 and 0.004 < finger[1] < 0.08
+    return _action(simulator, motion, _OPEN if around else _CLOSE)
 
 
 EXPERTS: dict[str, Expert] = {
@@ -76,22 +84,38 @@ def expert_for(subgoal: str) -> Expert:
     return EXPERTS[subgoal]
 
 
-def _relative(simulator: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _relative(simulator: Any) -> tuple[Vector, Vector]:
     """Hand and rear finger as seen from the handle, metres; [3] each."""
     handle = handle_position(simulator)
     finger = simulator.data.site('leftEndEffector').xpos
     return simulator.get_endeff_pos() - handle, finger - handle
 
 
-def _towards(hand: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:
+def _pulled(simulator: Any) -> float:
+    """How far the drawer is out, metres."""
+    return -float(simulator.data.joint('goal_slidey').qpos[0])
+
+
+def _towards(hand: Vector, goal: Vector) -> Vector:
     return np.clip(_GAIN * (goal - hand), -1.0, 1.0)
 
 
-def _rise(hand: NDArray[np.float64], effort: float) -> Action:
-    """Straight up, so that nothing is dragged along."""
-    up = np.clip(2 * _GAIN * (_CRUISE - hand[2]), 0.0, 1.0)
-    return _action(np.array([0.0, 0.0, up]), effort)
+def _travel(simulator: Any, hand: Vector, goal: Vector) -> Vector:
+    """To above `goal`; straight up first, without leaning on anything on the way."""
+    if hand[2] > _CLEAR:
+        return _towards(hand, goal + [0, 0, _CRUISE])
+    motion = -0.3 * _lead(simulator) / simulator.action_scale
+    motion[2] = 2 * _GAIN * (_CRUISE - hand[2])
+    return np.clip(motion, -1.0, 1.0)
 
 
-def _action(motion: NDArray[np.float64], effort: float) -> Action:
-    return np.append(motion, effort).astype(np.float32)
+def _lead(simulator: Any) -> Vector:
+    """From the hand to the position it is commanded to, metres; [3]."""
+    return simulator.data.mocap_pos[0] - simulator.get_endeff_pos()
+
+
+def _action(simulator: Any, motion: Vector, effort: float) -> Action:
+    """Keep the commanded position near the hand: against a stop it would run away unseen."""
+    lead, scale = _lead(simulator), simulator.action_scale
+    motion = np.clip(motion, (-_LEAD - lead) / scale, (_LEAD - lead) / scale)
+    return np.append(np.clip(motion, -1.0, 1.0), effort).astype(np.float32)
