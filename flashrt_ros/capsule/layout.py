@@ -8,6 +8,7 @@ from math import prod
 import torch
 
 from flashrt_ros.capsule.closure import Append, Closure, Rope
+from flashrt_ros.capsule.segment import Node, Segment
 from flashrt_ros.contract.buffer import Buffer
 
 _ALIGN = 16  # bytes; the widest load of a GPU thread
@@ -65,6 +66,12 @@ class Layout:
             self.fixed.append((buffer, offset))
             offset += -(-buffer.nbytes // _ALIGN) * _ALIGN
         self.fixed_bytes = offset
+
+    def views(self, segment: Segment, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A segment's bytes as tensors by name."""
+        if isinstance(segment, Node):
+            return self.ropes[segment.rope].views(flat)
+        return self.fixed_views(flat)
 
     def fixed_views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Segment bytes, uint8 [fixed_bytes], as tensors shaped like the buffers."""

@@ -7,19 +7,28 @@ ever dropped to make room: when no tier below has room, the request fails and sa
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
-from flashrt_ros.capsule.arena import Arena, Block
 from flashrt_ros.capsule.capsule import Capsule, Lineage
-from flashrt_ros.capsule.digest import state_digest
-from flashrt_ros.capsule.errors import BudgetError, CapsuleError, EvictedError, PinnedError
+from flashrt_ros.capsule.digest import Fetch, state_digest
+from flashrt_ros.capsule.disk import Disk
+from flashrt_ros.capsule.errors import (
+    BudgetError,
+    CapsuleError,
+    FingerprintError,
+    PinnedError,
+    StoreError,
+)
+from flashrt_ros.capsule.fingerprint import Fingerprint
+from flashrt_ros.capsule.layout import Layout
+from flashrt_ros.capsule.memory import Memory
 from flashrt_ros.capsule.segment import MEMORY, TIERS, Segment
+from flashrt_ros.capsule.store import DiskStore, Hold
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Event, Stream
 
@@ -32,13 +41,13 @@ class Usage:
     """What a tier holds: bytes in use (a shared segment once), its budget, its capsules."""
 
     used: int
-    budget: int
+    budget: int | None
     capsules: int
 
 
 @dataclass
 class _Leaving:
-    """A capsule whose copy to a lower tier is under way; afterwards it leaves `tier`."""
+    """A capsule whose copy to another tier is under way; afterwards it leaves `tier`."""
 
     capsule: Capsule
     tier: str
@@ -52,28 +61,31 @@ class Registry:
         ctx: the device.
         gpu_bytes: budget in the device's memory, taken at once.
         host_bytes: budget in pinned host memory, taken at once.
-        keep: hold capsules until `evict`; otherwise only for as long as somebody refers to them.
+        store: the folder of the disk tier; sessions find what it holds for their deployment.
+        keep: hold capsules until `evict`; otherwise those in memory live only for as long as
+            somebody refers to them.
     """
 
     def __init__(
-        self, ctx: Context, gpu_bytes: int, host_bytes: int = 0, keep: bool = True
+        self,
+        ctx: Context,
+        gpu_bytes: int,
+        host_bytes: int = 0,
+        store: DiskStore | None = None,
+        keep: bool = True,
     ) -> None:
         self._ctx = ctx
         self._lock = threading.RLock()
-        backend = ctx.backend
-        self._arenas = {
-            'gpu': Arena(gpu_bytes, lambda nbytes: backend.allocate((nbytes,), torch.uint8)),
-            'host': Arena(host_bytes, backend.allocate_host),
-        }
+        self._memory = Memory(ctx, gpu_bytes, host_bytes, self._make_room)
+        self._disk = Disk(store) if store is not None else None
         self._keep = keep
         self._kept: dict[int, Capsule] = {}
         self._order: OrderedDict[int, Lineage] = OrderedDict()  # least recently used first
-        self._busy: set[int] = set()  # capsules that must stay where they are for the moment
+        self._busy: list[int] = []  # capsules that must stay where they are for the moment
         self._leaving: deque[_Leaving] = deque()
         self._garbage: deque[tuple[tuple[Segment, ...], set[str], Lineage]] = deque()
-        self._side = ctx.stream('capsule/transfer')
-        self._stream: Stream | None = None  # where sessions work
-        self._arrived: Event | None = None  # the last copy into the gpu tier on the side stream
+        self._stamp = 0.0
+        self.refused: dict[str, str] = {}  # stored capsules that no session may have, and why
 
     # --- what sessions call -------------------------------------------------------------------
 
@@ -81,11 +93,9 @@ class Registry:
     def working(self, stream: Stream) -> Iterator[None]:
         """The block's copies run on `stream`, after those of earlier blocks."""
         with self._lock:
-            if self._stream is not stream:
-                if self._stream is not None:
-                    self._after(self._stream, stream)
-                self._stream = stream
-            self._collect()
+            self._memory.work_on(stream)
+            if self._garbage or self._leaving:
+                self._collect()
             yield
 
     def admit(self, capsule: Capsule) -> None:
@@ -94,43 +104,56 @@ class Registry:
         Raises:
             BudgetError: no room; nothing changed.
         """
-        self._bring(capsule, 'gpu', lambda segments: None)
+        self._memory.bring(capsule.tips, 'gpu')
         capsule.tiers.add('gpu')
         self._enter(capsule)
 
     def ready(self, capsule: Capsule, stream: Stream) -> None:
         """All bytes of the capsule are in the gpu tier for what `stream` does next."""
-        self._touch(capsule)
-        if 'gpu' not in capsule.tiers:
+        if 'gpu' in capsule.tiers:
+            self._stay(capsule, 'gpu')
+        else:
             self.promote(capsule, 'gpu')
-        if self._arrived is not None:
-            stream.wait(self._arrived)
-            if self._arrived.reached():
-                self._arrived = None
-
-    def unpin_all(self, session: Session) -> None:
-        """Release every pin of `session`."""
-        with self._lock:
-            for capsule in self.capsules:
-                capsule.unpin(session)
+        self._touch(capsule)
+        self._memory.await_arrivals(stream)
 
     def collect_later(self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage) -> None:
         """A capsule was garbage collected, perhaps in the middle of our own work."""
         self._garbage.append((tips, tiers, lineage))
 
-    def digest(self, capsule: Capsule) -> str:
-        """The digest of the capsule's state; waits for the device."""
+    def adopt(self, layout: Layout, fingerprint: Fingerprint) -> None:
+        """Open every stored capsule of this deployment; `refused` says why others were not."""
+        if self._disk is None:
+            return
         with self._lock:
-            self._require(capsule)
-            self._ctx.synchronize()
-            return state_digest(capsule, self.fetch)
+            known = {capsule.file: capsule for capsule in self.capsules if capsule.file}
+            new = []
+            for name in self._disk.store.names('capsule'):
+                if name not in known:
+                    try:
+                        known[name] = self.open(name, layout, fingerprint)
+                        new.append(name)
+                        self.refused.pop(name, None)
+                    except (StoreError, FingerprintError) as error:
+                        self.refused[name] = str(error)
+            for name in new:
+                parent = known.get(self._disk.parent_of(name) or '')
+                known[name].lineage.parent = parent.lineage if parent is not None else None
 
-    def fetch(self, segment: Segment) -> torch.Tensor:
-        """A segment's bytes in the host's memory, uint8 [nbytes]; the device must be idle."""
-        for tier in reversed(MEMORY):
-            if tier in segment.blocks:
-                return segment.blocks[tier].tensor.cpu()
-        raise EvictedError('a segment has no bytes left: its capsule was evicted')
+    def open(self, name: str, layout: Layout, fingerprint: Fingerprint) -> Capsule:
+        """One stored capsule, by its digest.
+
+        Raises:
+            StoreError: the file is not what it must be.
+            FingerprintError: it belongs to another deployment.
+        """
+        if self._disk is None:
+            raise StoreError('this registry has no disk tier: give it a DiskStore')
+        with self._lock:
+            capsule = self._disk.open(name, self, layout, fingerprint)
+            capsule.tiers.add('disk')
+            self._enter(capsule)
+            return capsule
 
     # --- what users call ----------------------------------------------------------------------
 
@@ -151,66 +174,109 @@ class Registry:
         with self._lock:
             self._collect()
             count = sum(tier in capsule.tiers for capsule in self.capsules)
-            arena = self._arenas[_memory(tier)]
-            return Usage(arena.used, arena.capacity, count)
+            if _known(tier) != 'disk':
+                arena = self._memory.arenas[tier]
+                return Usage(arena.used, arena.capacity, count)
+            if self._disk is None:
+                return Usage(0, 0, 0)
+            return Usage(self._disk.store.used(), self._disk.store.quota, count)
 
     def demote(self, capsule: Capsule, tier: str = 'host', wait: bool = False) -> None:
-        """Move a capsule to a lower tier, beside the replays: the copy runs on its own stream.
+        """Move a capsule to a lower tier.
+
+        To the host tier it goes beside the replays, by copies on a stream of their own. To disk,
+        the calling thread waits until the file is safe; use another thread to go on meanwhile.
 
         Args:
             capsule: of this registry.
-            tier: 'host'.
-            wait: return when its place in the tier above is free.
+            tier: 'host' or 'disk'.
+            wait: return only when its place in the tiers above is free.
 
         Raises:
             PinnedError: it is pinned.
-            BudgetError: no room there.
+            BudgetError: no room there; it stays where it is.
             EvictedError: its bytes are gone.
         """
+        if _known(tier) == 'disk':
+            self.commit(capsule)
         with self._lock:
             self._require(capsule)
             if capsule.pinned:
                 raise PinnedError(f'{capsule!r} is pinned: close or unpin its session first')
-            if TIERS.index(_memory(tier)) <= TIERS.index(capsule.tier or 'disk'):
-                return
-            if tier not in capsule.tiers:
-                self._bring(capsule, tier, lambda segments: self._copy(segments, 'gpu', tier))
-                capsule.tiers.add(tier)
-            self._stay(capsule, tier)
-            self._leave_after_copy(capsule, 'gpu')
+            if tier == 'host' and capsule.tier == 'gpu':
+                if 'host' not in capsule.tiers:
+                    with self._at_work(capsule):
+                        self._memory.bring(
+                            capsule.tips, 'host', lambda new: self._fill(capsule, new, 'host')
+                        )
+                    capsule.tiers.add('host')
+                self._stay(capsule, 'host')
+            for above in MEMORY[: TIERS.index(tier)]:
+                if above in capsule.tiers:
+                    self._leave_after_copies(capsule, above)
             if wait:
                 self.settle()
 
-    def promote(self, capsule: Capsule, tier: str = 'gpu') -> None:
-        """Bring a capsule into a faster tier; it leaves the slower ones of memory.
+    def commit(self, capsule: Capsule) -> str:
+        """Write a capsule to disk; it stays in its other tiers too. Returns its digest.
 
         Raises:
-            BudgetError: no room there.
+            StoreError: there is no disk tier.
+            BudgetError: the quota does not allow it.
             EvictedError: its bytes are gone.
         """
+        if self._disk is None:
+            raise StoreError('this registry has no disk tier: give it a DiskStore')
         with self._lock:
             self._require(capsule)
-            self._stay(capsule, tier)
-            if tier in capsule.tiers:
-                return
-            source = _memory(capsule.tier or '')
-            self._bring(capsule, tier, lambda segments: self._copy(segments, source, tier))
-            capsule.tiers.add(tier)
-            if tier == 'gpu':
-                self._arrived = self._ctx.event('capsule/arrived')
-                self._arrived.record(self._side)
-            self._leave_after_copy(capsule, source)
+            if 'disk' in capsule.tiers:
+                return capsule.digest
+        # While it is at work nothing frees its blocks, so hashing and writing need no lock.
+        with self._at_work(capsule):
+            digest = capsule.digest
+            self._disk.write(capsule, digest, self._fetch(capsule))
+        with self._lock:
+            capsule.tiers.add('disk')
+            self._kept[id(capsule.lineage)] = capsule
+            capsule.renew_holds()
+        return digest
+
+    def promote(self, capsule: Capsule, tier: str = 'gpu') -> None:
+        """Bring a capsule into a faster tier; it leaves the slower one of memory.
+
+        Raises:
+            BudgetError: no room there; it stays where it is.
+            StoreError: its file is not what it must be.
+            EvictedError: its bytes are gone.
+        """
+        if _known(tier) == 'disk':
+            raise CapsuleError('no tier is slower than disk: promote to gpu or host')
+        with self._lock:
+            self._require(capsule)
             self._touch(capsule)
+            self._stay(capsule, tier)
+            if tier in capsule.tiers or capsule.tier == 'gpu':
+                return
+            with self._at_work(capsule):
+                self._memory.bring(capsule.tips, tier, lambda new: self._fill(capsule, new, tier))
+            capsule.tiers.add(tier)
+            if tier == 'gpu' and 'host' in capsule.tiers:
+                self._leave_after_copies(capsule, 'host')
 
     def evict(self, capsule: Capsule) -> None:
-        """Drop a capsule's bytes from every tier.
+        """Drop a capsule's bytes from every tier, its file included.
 
         Raises:
             PinnedError: it is pinned.
+            CapsuleError: it is being written to disk at this moment.
         """
         with self._lock:
             if capsule.pinned:
                 raise PinnedError(f'{capsule!r} is pinned: close or unpin its session first')
+            if id(capsule.lineage) in self._busy:
+                raise CapsuleError(f'{capsule!r} is being copied: evict it when that is done')
+            if 'disk' in capsule.tiers and self._disk is not None and capsule.file is not None:
+                self._disk.store.remove(capsule.file)
             self._stay(capsule, None)
             for tier in tuple(capsule.tiers):
                 self._leave(capsule, tier)
@@ -218,12 +284,34 @@ class Registry:
             self._kept.pop(id(capsule.lineage), None)
             capsule.lineage.end()
 
+    def unpin_all(self, session: Session) -> None:
+        """Release every pin of `session`."""
+        for capsule in self.capsules:
+            capsule.unpin(session)
+
     def settle(self) -> None:
-        """The host waits until every demotion is done."""
+        """The host waits until every capsule that is leaving a tier has left it."""
         with self._lock:
-            while self._leaving:
-                self._side.synchronize()
+            if self._leaving:
+                self._memory.finish_copies()
                 self._finish()
+
+    def digest(self, capsule: Capsule) -> str:
+        """The digest of the capsule's state; waits for the device."""
+        self._require(capsule)
+        with self._at_work(capsule):
+            return state_digest(capsule, self._fetch(capsule))
+
+    def hold(self, capsule: Capsule) -> Hold | None:
+        """Keeps the capsule's file, if it has one, from being removed by other processes."""
+        if self._disk is None or capsule.file is None or 'disk' not in capsule.tiers:
+            return None
+        return self._disk.store.hold(capsule.file)
+
+    def stamp(self) -> float:
+        """Seconds since the epoch, later than every stamp before."""
+        self._stamp = max(time.time(), self._stamp + 1e-6)
+        return self._stamp
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -232,34 +320,59 @@ class Registry:
         if capsule._registry is not self:
             raise CapsuleError(f'{capsule!r} is in another registry: ask that one')
 
+    @contextmanager
+    def _at_work(self, capsule: Capsule) -> Iterator[None]:
+        """Within the block the capsule leaves no tier."""
+        with self._lock:
+            self._busy.append(id(capsule.lineage))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy.remove(id(capsule.lineage))
+
+    def _fetch(self, capsule: Capsule) -> Fetch:
+        """Reads the capsule's segments from the tier that has them all now."""
+        self._ctx.synchronize()
+        tier = capsule.tier
+        return lambda segment: segment.blocks[str(tier)].tensor.cpu()
+
     def _enter(self, capsule: Capsule) -> None:
         self._order[id(capsule.lineage)] = capsule.lineage
-        if self._keep:
+        if self._keep or 'disk' in capsule.tiers:
             self._kept[id(capsule.lineage)] = capsule
 
     def _touch(self, capsule: Capsule) -> None:
         self._order.move_to_end(id(capsule.lineage))
 
+    def _fill(self, capsule: Capsule, segments: list[Segment], tier: str) -> None:
+        """Put bytes into new blocks: from the other memory tier where it has them, or disk."""
+        other = 'host' if tier == 'gpu' else 'gpu'
+        self._memory.copy([s for s in segments if other in s.blocks], other, tier)
+        for segment in segments:
+            if other not in segment.blocks:
+                assert self._disk is not None
+                views = capsule.layout.views(segment, segment.blocks[tier].tensor)
+                self._memory.store(views, self._disk.load(capsule, segment))
+
     def _leave(self, capsule: Capsule, tier: str) -> None:
         capsule.tiers.discard(tier)
-        for tip in capsule.tips:
-            tip.release(tier)
+        if tier != 'disk':
+            for tip in capsule.tips:
+                tip.release(tier)
 
-    def _leave_after_copy(self, capsule: Capsule, tier: str) -> None:
-        """Let go of `tier` once what the side stream does now is done."""
+    def _leave_after_copies(self, capsule: Capsule, tier: str) -> None:
         self._stay(capsule, tier)
-        copied = self._ctx.event('capsule/copied')
-        copied.record(self._side)
-        self._leaving.append(_Leaving(capsule, tier, copied))
+        self._leaving.append(_Leaving(capsule, tier, self._memory.mark()))
 
     def _stay(self, capsule: Capsule, tier: str | None) -> None:
-        """Forget that the capsule was about to leave `tier` (None: whatever it was leaving)."""
+        """Forget that the capsule was about to leave `tier` (None: any)."""
         for leaving in tuple(self._leaving):
             if leaving.capsule is capsule and tier in (leaving.tier, None):
                 self._leaving.remove(leaving)
 
     def _collect(self) -> None:
-        """Free what garbage collection left behind and what finished leaving."""
+        """Free what garbage collection left behind and what is done leaving."""
         while self._garbage:
             tips, tiers, lineage = self._garbage.popleft()
             for tier in tiers:
@@ -267,63 +380,22 @@ class Registry:
                     tip.release(tier)
             self._order.pop(id(lineage), None)
             lineage.end()
-        if self._leaving:
-            self._finish()
+        self._finish()
 
     def _finish(self) -> None:
         while self._leaving and self._leaving[0].copied.reached():
             done = self._leaving.popleft()
+            if id(done.capsule.lineage) in self._busy:  # being written: leave later
+                self._leaving.append(done)
+                return
             self._leave(done.capsule, done.tier)
 
-    def _after(self, first: Stream, then: Stream) -> None:
-        event = self._ctx.event('capsule/after')
-        event.record(first)
-        then.wait(event)
-
-    def _bring(self, capsule: Capsule, tier: str, fill: Callable[[list[Segment]], None]) -> None:
-        """Give every segment a block in `tier`, fill the new ones, count them; all or nothing."""
-        missing = [segment for tip in capsule.tips for segment in tip.missing(tier)]
-        anchors = [anchor for tip in capsule.tips if (anchor := tip.anchor(tier)) is not None]
-        for anchor in anchors:  # making room must not take away what the new segments build on
-            anchor.hold(tier)
-        self._busy.add(id(capsule.lineage))
-        blocks: list[Block] = []
-        try:
-            for segment in missing:
-                blocks.append(self._take(tier, segment.nbytes))
-            for segment, block in zip(missing, blocks, strict=True):
-                segment.blocks[tier] = block
-            fill(missing)
-        except BaseException:
-            for segment in missing:
-                segment.blocks.pop(tier, None)
-            for block in blocks:
-                block.arena.give(block)
-            raise
-        else:
-            for tip in capsule.tips:
-                tip.hold(tier)
-        finally:
-            self._busy.discard(id(capsule.lineage))
-            for anchor in anchors:
-                anchor.release(tier)
-
-    def _take(self, tier: str, nbytes: int) -> Block:
-        arena = self._arenas[tier]
-        while True:
-            block = arena.take(nbytes)
-            if block is not None:
-                return block
-            if not self._make_room(tier):
-                raise BudgetError(
-                    f'the {tier} tier has no {nbytes} bytes left of {arena.capacity} and nothing '
-                    'in it may be demoted: evict or unpin capsules, or give it a larger budget'
-                )
-
     def _make_room(self, tier: str) -> bool:
-        """Demote one capsule out of `tier`, or finish what is leaving it; False when none can."""
-        if any(leaving.tier == tier for leaving in self._leaving):
-            self.settle()
+        """Finish what is leaving `tier`, or demote a capsule out of it; False when none can be."""
+        self._collect()
+        used = self._memory.arenas[tier].used
+        self.settle()
+        if self._memory.arenas[tier].used < used:
             return True
         for capsule in self.capsules:
             movable = not capsule.pinned and id(capsule.lineage) not in self._busy
@@ -332,36 +404,18 @@ class Registry:
         return False
 
     def _lower(self, capsule: Capsule, tier: str) -> bool:
-        if tier != 'gpu':
-            return False
-        try:
-            self.demote(capsule, 'host', wait=True)
-        except BudgetError:
-            return False
-        return True
-
-    def _copy(self, segments: Iterable[Segment], source: str, target: str) -> None:
-        """Copy the segments' blocks between tiers on the side stream; neighbours in one copy."""
-        pairs = sorted(
-            ((segment.blocks[source], segment.blocks[target]) for segment in segments),
-            key=lambda pair: pair[0].offset,
-        )
-        if self._stream is not None:
-            self._after(self._stream, self._side)
-        runs: list[list[int]] = []
-        for one, other in pairs:
-            last = runs[-1] if runs else [-1, -1, 0]
-            if (last[0] + last[2], last[1] + last[2]) == (one.offset, other.offset):
-                last[2] += one.size
-            else:
-                runs.append([one.offset, other.offset, one.size])
-        from_, to = self._arenas[source].memory, self._arenas[target].memory
-        with self._side.use():
-            for start, into, count in runs:
-                to[into : into + count].copy_(from_[start : start + count], non_blocking=True)
+        """Demote by one tier, or further where the next has no room."""
+        below = [t for t in TIERS[TIERS.index(tier) + 1 :] if t != 'disk' or self._disk]
+        for target in below:
+            try:
+                self.demote(capsule, target, wait=True)
+            except BudgetError:
+                continue
+            return True
+        return False
 
 
-def _memory(tier: str) -> str:
-    if tier not in MEMORY:
-        raise CapsuleError(f'unknown tier {tier!r}: use {", ".join(MEMORY)}')
+def _known(tier: str) -> str:
+    if tier not in TIERS:
+        raise CapsuleError(f'unknown tier {tier!r}: use {", ".join(TIERS)}')
     return tier

@@ -79,15 +79,17 @@ class Node(Segment):
     """Positions [begin, end) of one rope; below `begin` its parent's text holds.
 
     Attributes:
+        rope: which of the closure's ropes.
         depth: how many nodes precede it.
         file: name of its file on disk, once it has one.
         chunks: digests of the complete chunks of [0, end), filled when first asked for.
     """
 
-    __slots__ = ('begin', 'chunks', 'depth', 'end', 'file')
+    __slots__ = ('begin', 'chunks', 'depth', 'end', 'file', 'rope')
 
-    def __init__(self, parent: Node | None, begin: int, end: int, stride: int) -> None:
+    def __init__(self, parent: Node | None, begin: int, end: int, stride: int, rope: int) -> None:
         super().__init__((end - begin) * stride, parent)
+        self.rope = rope
         self.begin = begin
         self.end = end
         self.depth: int = parent.depth + 1 if parent is not None else 0

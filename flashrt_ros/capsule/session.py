@@ -51,6 +51,7 @@ class Session:
             live = closure.live = Live(ctx, closure, self._stream)
         self._live = live
         self.registry = registry if registry is not None else _private(ctx, live)
+        self.registry.adopt(live.layout, fingerprint)
         self._head: Lineage | None = None
 
     @property
@@ -98,7 +99,7 @@ class Session:
                 node = None
                 if text.length < length:
                     stride = live.layout.ropes[index].stride
-                    node = Node(text.node, text.length, length, stride)
+                    node = Node(text.node, text.length, length, stride, index)
                     text = Text(node, length)
                 texts.append(text)
                 new.append(node)
