@@ -1,7 +1,7 @@
 """Offscreen frames from MuJoCo over EGL, fast on a laptop's CPU as on a GPU.
 
 What makes it fast: no shadows, reflections, sky, haze or multi-sampling, and geoms whose bounding
-sphere lies outside the picture are not drawn at all. Without shadows and reflections the last
+box lies outside the picture are not drawn at all. Without shadows and reflections the last
 changes no pixel, and it saves the vertices of the arm, on which a software rasteriser spends its
 time. Frames are drawn at twice their size and averaged: smooth edges cost little that way, and a
 GPU and a CPU, which disagree about single pixels on an edge, then agree to within rounding. The
@@ -186,24 +186,23 @@ class FrameRenderer:
             groups[:] = kept
 
     def _outside(self, data: Any) -> NDArray[np.bool_]:
-        """Geoms whose bounding sphere lies beyond one side of the view; bool [ngeom]."""
-        eye = self._scene.camera[0]
+        """Geoms whose bounding box lies beyond one side of the view; bool [ngeom]."""
+        eye, other = self._scene.camera
         forward, up = np.array(eye.forward), np.array(eye.up)
         right = np.cross(forward, up)
-        centre, radius = data.geom_xpos, self.model.geom_rbound  # [ngeom, 3], [ngeom]
-        position = (np.array(self._scene.camera[0].pos) + self._scene.camera[1].pos) / 2
-        offset = centre - position
-        depth = offset @ forward
         # Slopes of the sides; the picture's width follows from its height and its proportions.
         tall = eye.frustum_top / eye.frustum_near
         wide = tall * self.width / self.height
-        outside = depth < -radius
-        for axis, slope in ((up, tall), (right, wide)):
-            across = np.abs(offset @ axis)
-            # Distance of the centre from the side's plane, outwards.
-            outside |= (across - slope * depth) / np.hypot(1.0, slope) > radius
-        # A plane has no bounding sphere (radius 0) and is always drawn.
-        return outside & (radius > 0)
+        # Outward normals of the four sides and of the plane behind which nothing is seen; [5, 3]
+        sides = np.array([up, -up, right, -right, -forward])
+        sides[:4] -= np.array([tall, tall, wide, wide])[:, None] * forward
+        box, turn = self.model.geom_aabb, data.geom_xmat.reshape(-1, 3, 3)  # [ngeom, 6]
+        centre = data.geom_xpos + np.einsum('gij,gj->gi', turn, box[:, :3])
+        offset = centre - (np.array(eye.pos) + other.pos) / 2
+        along = np.abs(np.einsum('gij,si->sgj', turn, sides))  # [5, ngeom, 3]
+        outside = (sides @ offset.T > np.einsum('sgj,gj->sg', along, box[:, 3:])).any(0)
+        # A plane has no bounds (radius 0) and is always drawn.
+        return outside & (self.model.geom_rbound > 0)
 
 
 def _halve(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
