@@ -151,11 +151,18 @@ class Capsule:
         if self._pins is None:
             self._pins = weakref.WeakSet()
         self._pins.add(session)
+        self.renew_holds()
+
+    def renew_holds(self) -> None:
+        """Let every session that pins it hold its file too, against other processes."""
+        for session in self._pins or ():
+            session.holds[self.lineage] = self._registry.hold(self)
 
     def unpin(self, session: Session) -> None:
         """Undo `pin`."""
         if self._pins is not None:
             self._pins.discard(session)
+            session.holds.pop(self.lineage, None)
 
     def host_state(self) -> Mapping[str, Any]:
         """Host entries by name; treat as read-only."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import torch
 
 from flashrt_ros.capsule.arena import Arena, Block
-from flashrt_ros.capsule.errors import BudgetError, EvictedError
-from flashrt_ros.capsule.segment import MEMORY, Segment
+from flashrt_ros.capsule.errors import BudgetError
+from flashrt_ros.capsule.segment import Segment
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Event, Stream
 
@@ -148,13 +148,6 @@ class Memory:
                     self._side.synchronize()  # an older copy may still read or write this memory
                 view.copy_(tensors[name])
         self._side.synchronize()
-
-    def fetch(self, segment: Segment) -> torch.Tensor:
-        """A segment's bytes in the host's memory, uint8 [nbytes]; copies of it must be done."""
-        for tier in reversed(MEMORY):
-            if tier in segment.blocks:
-                return segment.blocks[tier].tensor.cpu()
-        raise EvictedError('a segment has no bytes left: its capsule was evicted')
 
     def _follow_sessions(self) -> None:
         if self._sessions is not None:

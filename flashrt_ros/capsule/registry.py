@@ -375,7 +375,7 @@ class Registry:
         """Free what garbage collection left behind and what is done leaving."""
         while self._garbage:
             tips, tiers, lineage = self._garbage.popleft()
-            for tier in tiers:
+            for tier in tiers.intersection(MEMORY):
                 for tip in tips:
                     tip.release(tier)
             self._order.pop(id(lineage), None)

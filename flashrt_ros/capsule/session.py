@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import copy
 from collections.abc import Callable
 
 from flashrt_ros.capsule.capsule import Capsule, Lineage
@@ -12,6 +12,7 @@ from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.live import Live
 from flashrt_ros.capsule.registry import Registry
 from flashrt_ros.capsule.segment import Node, Segment, Text
+from flashrt_ros.capsule.store import Hold
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Stream
 
@@ -53,6 +54,7 @@ class Session:
         self.registry = registry if registry is not None else _private(ctx, live)
         self.registry.adopt(live.layout, fingerprint)
         self._head: Lineage | None = None
+        self.holds: dict[Lineage, Hold | None] = {}  # files of pinned capsules
 
     @property
     def head(self) -> Capsule | None:
@@ -113,7 +115,7 @@ class Session:
                 fixed,
                 tuple(texts),
                 self._head,
-                time.time(),
+                registry.stamp(),
             )
             registry.admit(capsule)
             live.save(fixed.blocks['gpu'], capsule.texts, new)
@@ -177,10 +179,8 @@ class Session:
         self._require_fits(capsule)
         branches = []
         for _ in range(count):
-            branch = Session(
-                self._ctx, self.closure, self._fingerprint, self._stream, self.registry
-            )
-            branch._head = capsule.lineage
+            branch = copy.copy(self)
+            branch._head, branch.holds = capsule.lineage, {}
             capsule.pin(branch)
             branches.append(branch)
         return branches
