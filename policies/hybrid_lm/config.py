@@ -215,9 +215,7 @@ def _rotary(
     """Return the rotated width, the base and the scaling of the rotary frequencies."""
     rope = text.get('rope_parameters') or text.get('rope_scaling') or {}
     theta = float(rope.get('rope_theta', text.get('rope_theta', 10000.0)))
-    partial = float(
-        rope.get('partial_rotary_factor', text.get('partial_rotary_factor', partial))
-    )
+    partial = float(rope.get('partial_rotary_factor', text.get('partial_rotary_factor', partial)))
     dim = int(head_dim * partial)
     kind = rope.get('rope_type', rope.get('type', 'default'))
     try:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_policies.hybrid_lm.state import LMState
 from flashrt_policies.hybrid_lm.weights import FullLayer, LinearLayer, Weights
@@ -16,7 +18,6 @@ from flashrt_policies.kernels.activation import silu_mul
 from flashrt_policies.kernels.attention import attend, place
 from flashrt_policies.kernels.linear import linear
 from flashrt_policies.kernels.norm import add_rms_norm, gated_rms_norm
-from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
 from flashrt_policies.checkpoint import (
     CheckpointError,
     read_tensors,
@@ -14,7 +16,6 @@ from flashrt_policies.checkpoint import (
 )
 from flashrt_policies.hybrid_lm.config import LMConfig, read_config
 from flashrt_policies.hybrid_lm.weights import Slot, Weights, allocate, slots
-from torch import Tensor
 
 # Parts of a multimodal checkpoint that the text model does not use.
 OTHER_PARTS = ('model.visual.', 'visual.', 'mtp.')
@@ -135,9 +136,7 @@ def copy_in(where: str, slot: Slot, tensor: Tensor) -> None:
         CheckpointError: wrong shape, not floating point, or not finite.
     """
     if tuple(tensor.shape) != slot.shape:
-        raise CheckpointError(
-            f'{where} has shape {list(tensor.shape)}; want {list(slot.shape)}'
-        )
+        raise CheckpointError(f'{where} has shape {list(tensor.shape)}; want {list(slot.shape)}')
     if not tensor.is_floating_point():
         raise CheckpointError(f'{where} is {tensor.dtype}; want floating point')
     moved = tensor.to(slot.place.device)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+
 from flashrt_policies.hybrid_lm import schedule
 from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_policies.hybrid_lm.layers import Stretch, run_layers
@@ -21,7 +22,6 @@ from flashrt_policies.kernels.attention import inverse_frequencies
 from flashrt_policies.kernels.gated_delta import CHUNK
 from flashrt_policies.kernels.linear import linear
 from flashrt_policies.kernels.norm import add_rms_norm
-
 from flashrt_ros.contract.graph import ShapeKey
 from flashrt_ros.errors import FlashrtError
 
@@ -92,12 +92,14 @@ class HybridLM:
         ports = (*state.growing, *state.fixed, self.logits, self._span, self._valid)
         # The graphs never run at once, so they share scratch memory.
         self._prefill = self.ctx.graph(
-            f'{name}/prefill', reads=(self._prompt,), writes=ports, bound=len(self.units), pool=name
+            f'{name}/prefill',
+            reads=(self._prompt,),
+            writes=ports,
+            bound=len(self.units),
+            pool=name,
         )
         self._head = self.ctx.graph(f'{name}/head', writes=ports, pool=name)
-        self._decode = self.ctx.graph(
-            f'{name}/decode', writes=(*ports, self._prompt), pool=name
-        )
+        self._decode = self.ctx.graph(f'{name}/decode', writes=(*ports, self._prompt), pool=name)
         for key in (GREEDY, DRAWN):
             self._head.capture(key, lambda drawn=key is DRAWN: self._choose(drawn))
             self._decode.capture(key, lambda drawn=key is DRAWN: self._step(drawn))
@@ -193,9 +195,7 @@ class HybridLM:
         prompt = torch.as_tensor(tokens, dtype=torch.int64)
         low, high = int(prompt.min()), int(prompt.max())
         if low < 0 or high >= self.config.vocab:
-            raise TextError(
-                f'token {low if low < 0 else high}; want 0 to {self.config.vocab - 1}'
-            )
+            raise TextError(f'token {low if low < 0 else high}; want 0 to {self.config.vocab - 1}')
         self._prompt.tensor[:count].copy_(prompt.int())
         self._span.tensor.copy_(torch.tensor([0, count]))
         with self.state.cursor.appending(count):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from flashrt_policies.hybrid_lm.config import LMConfig
 from torch import Tensor
 
+from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_ros.capsule.cursor import Cursor
 
 if TYPE_CHECKING:

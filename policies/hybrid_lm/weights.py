@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from flashrt_policies.hybrid_lm.config import LMConfig
 from torch import Tensor
+
+from flashrt_policies.hybrid_lm.config import LMConfig
 
 
 @dataclass
@@ -176,9 +177,7 @@ def slots(config: LMConfig, weights: Weights) -> dict[str, Slot]:
     return named
 
 
-def layer_slots(
-    config: LMConfig, layer: LinearLayer | FullLayer
-) -> Iterator[tuple[str, Slot]]:
+def layer_slots(config: LMConfig, layer: LinearLayer | FullLayer) -> Iterator[tuple[str, Slot]]:
     """Yield the stored names of one layer, relative to it, and their slots."""
     c, hid = config, config.hidden
     yield 'input_layernorm.weight', _norm(c, layer.norm_in)

@@ -1,7 +1,7 @@
 """Full attention over a static key and value buffer whose length is in device memory.
 
-Plain torch bodies: the CPU path and the reference of the Triton kernels. Keys and values of a layer
-stand in [KV, T, D] views of one buffer; ``position`` says how many of the T slots are filled.
+Plain torch bodies: the CPU path and the reference of the Triton kernels. Keys and values of a
+layer stand in [KV, T, D] views of one buffer; ``position`` of the T slots are filled.
 Rotary embedding: Su et al., arXiv 2104.09864; a leading part of each head is rotated by halves.
 """
 

@@ -16,7 +16,7 @@ BASE = 1_000_003
 
 
 def digest(tokens: Iterable[int], start: int = 0) -> int:
-    """Return the hash of a token sequence, continuing from the hash `start` of what went before."""
+    """Return the hash of tokens, continuing from the hash `start` of what went before."""
     for token in tokens:
         start = (start * BASE + token + 1) % PRIME
     return start
@@ -71,9 +71,7 @@ def take(
     weight = power.index_select(0, (valid - 1 - index).clamp(min=0))
     terms = (token + 1) * weight % PRIME * real
     hashed.copy_((hashed * power.index_select(0, valid) + terms.sum()) % PRIME)
-    torch.ops.flashrt_lm.write(
-        token.int().view(-1, 1, 1), history.view(1, -1, 1), position, valid
-    )
+    torch.ops.flashrt_lm.write(token.int().view(-1, 1, 1), history.view(1, -1, 1), position, valid)
     return embed.index_select(0, token) * real[:, None].to(embed.dtype)
 
 

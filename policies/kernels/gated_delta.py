@@ -15,8 +15,9 @@ from chunk to chunk. Both compute in float32; keys and queries are normalised he
 from __future__ import annotations
 
 import torch
-from flashrt_policies.kernels.conv import causal_conv_silu
 from torch import Tensor
+
+from flashrt_policies.kernels.conv import causal_conv_silu
 
 CHUNK = 64
 L2_EPS = 1e-6
@@ -28,9 +29,7 @@ def l2_norm(x: Tensor) -> Tensor:
     return wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + L2_EPS)
 
 
-def recurrent(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
-) -> Tensor:
+def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Tensor:
     """Apply the rule token by token and update `state` in place.
 
     Args:

@@ -7,8 +7,9 @@ the softmax. The noise comes from the counter-based generator of `noise`.
 from __future__ import annotations
 
 import torch
-from flashrt_policies.kernels.noise import words_
 from torch import Tensor
+
+from flashrt_policies.kernels.noise import words_
 
 
 def greedy(logits: Tensor, token: Tensor) -> None:
