@@ -197,6 +197,7 @@ def save(
     shards = [f'model-{i + 1:05d}-of-{len(groups):05d}.safetensors' for i in range(len(groups))]
     for name, group in zip(shards, groups, strict=True):
         save_file(group, folder / name)
+        (folder / name).chmod(0o644)  # shipped weights are for everybody
     config = {
         'architecture': architecture,
         'format': FORMAT,

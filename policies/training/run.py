@@ -1,0 +1,100 @@
+"""One training run from recipe and demonstrations to an exported checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flashrt_policies.base import PolicySpec
+from flashrt_policies.flow_vla.policy import export
+from flashrt_policies.training import report
+from flashrt_policies.training.data import Demonstrations, Frames
+from flashrt_policies.training.recipe import Recipe
+from flashrt_policies.training.trainer import Trainer
+from flashrt_policies.training.validate import ambiguity
+
+
+def spec_of(
+    data: Demonstrations, horizon: int, low: tuple[float, ...], high: tuple[float, ...]
+) -> PolicySpec:
+    """Return the specification of a policy for these demonstrations and action limits."""
+    image = next(iter(data.images.values()))
+    return PolicySpec(
+        cameras=tuple(data.images),
+        image_hw=(int(image.shape[1]), int(image.shape[2])),
+        proprio_dim=int(data.proprio.shape[1]),
+        action_dim=int(data.actions.shape[1]),
+        horizon=horizon,
+        subgoal_length=int(data.wordings[0].shape[1]),
+        action_low=low,
+        action_high=high,
+        skills=tuple(data.skills),
+    )
+
+
+def train(
+    recipe: Recipe,
+    data: Demonstrations,
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+    out: Path,
+    device: str = 'cpu',
+    resume: bool = False,
+    until: int | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Train, export, and write the history and its picture.
+
+    Args:
+        recipe: every number of the run.
+        data: demonstrations.
+        low: lowest value of each action component.
+        high: highest value of each action component.
+        out: gets ``checkpoint/``, ``history.json``, ``training.png``, ``state.safetensors``.
+        device: torch device to train on.
+        resume: continue from ``state.safetensors``.
+        until: stop after this step (no export before the recipe's end).
+        tell: called with each line for people.
+
+    Returns:
+        The history that was written.
+    """
+    data.check()
+    spec = spec_of(data, recipe.horizon, low, high)
+    validation = recipe.train.validation
+    frames = Frames(
+        data, spec.cameras, recipe.horizon, torch.device(device), validation, recipe.seed
+    )
+    trainer = Trainer(recipe, spec, frames, out, tell)
+    if resume:
+        trainer.resume()
+    trainer.run(until)
+    history = {
+        'recipe': json.loads(json.dumps(dataclasses.asdict(recipe))),
+        'parameters': sum(parameter.numel() for parameter in trainer.model.parameters()),
+        'device': device_name(device),
+        'torch': torch.__version__,
+        'frames': len(data),
+        'episodes': int(len(set(data.episode.tolist()))),
+        'frames_per_skill': dict(zip(data.skills, frames.counts.tolist(), strict=True)),
+        'ambiguous_without_text': round(ambiguity(frames), 4),
+        'steps': trainer.done,
+        'seconds': round(trainer.seconds, 1),
+        'losses': trainer.losses,
+        'validations': trainer.validations,
+    }
+    report.write_history(out / 'history.json', history)
+    report.draw(out / 'training.png', trainer.losses, trainer.validations)
+    if trainer.done == recipe.train.steps:
+        export(out / 'checkpoint', trainer.average, recipe.dtype)
+    return history
+
+
+def device_name(device: str) -> str:
+    """Return the device's name as people know it."""
+    return torch.cuda.get_device_name(device) if device.startswith('cuda') else device
