@@ -4,11 +4,11 @@
 state           what may happen there
 ==============  ====================================================================
 ``idle``        nothing runs, the robot holds: *start*, *reset*
-``resetting``   brain and robot are put to an episode's start: *ready*, *abandon*
+``resetting``   brain and robot are put to an episode's start: *ready*
 ``running``     the policy moves the robot: *interrupt*, *reset*, *finish*
 ``interrupted`` stopped in mid-motion, the state is kept: *resume*, *start*, *reset*
 ``recovering``  restored, waits for a fresh observation: *moving*, *interrupt*, *reset*,
-                *abandon*
+                *finish*
 ``fault``       a peer died or refused, the robot holds: *start*, *reset*
 any             *fail* (to ``fault``)
 ==============  ====================================================================
@@ -38,11 +38,10 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     'interrupt': {RUNNING: INTERRUPTED, RECOVERING: INTERRUPTED},
     'resume': {INTERRUPTED: RECOVERING},
     'moving': {RECOVERING: RUNNING},
-    'finish': {RUNNING: IDLE},
-    'abandon': {RESETTING: IDLE, RECOVERING: INTERRUPTED},
+    'finish': {RUNNING: IDLE, RECOVERING: IDLE},
     'fail': dict.fromkeys(STATES, FAULT),
 }
-RAISES_EPOCH = frozenset({'start', 'reset', 'interrupt', 'resume', 'finish', 'abandon', 'fail'})
+RAISES_EPOCH = frozenset({'start', 'reset', 'interrupt', 'resume', 'finish', 'fail'})
 NEW_EPISODE = frozenset({'start', 'reset'})
 ADVICE = {
     IDLE: 'start an episode first',

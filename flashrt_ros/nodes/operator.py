@@ -1,0 +1,136 @@
+"""An operator: a client node that asks the supervisor, and records what the robot does."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from std_srvs.srv import Trigger
+
+from flashrt_interfaces.msg import ActionChunk, ControlCommand, EpisodeState, RobotState, Subgoal
+from flashrt_interfaces.srv import Interrupt, ResetEpisode, Resume, StartEpisode
+from flashrt_ros.nodes import names, qos
+from flashrt_ros.nodes.peers import Await, Peers
+
+
+@dataclass
+class Record:
+    """Everything heard, in the order it came; each with the monotonic second it came at."""
+
+    states: list[tuple[float, RobotState]] = field(default_factory=list)
+    sent: list[tuple[float, ControlCommand]] = field(default_factory=list)  # by the gate
+    chunks: list[tuple[float, ActionChunk]] = field(default_factory=list)
+    subgoals: list[tuple[float, Subgoal]] = field(default_factory=list)
+    episodes: list[tuple[float, EpisodeState]] = field(default_factory=list)
+
+
+class Operator:
+    """Talks to a running system. A context manager; its node is spun by a thread of its own.
+
+    Args:
+        domain: ROS domain id of the system; None = the environment's.
+        on_event: Called after each message, on the spinning thread, with the message.
+    """
+
+    def __init__(
+        self, domain: int | None = None, on_event: Callable[[Any], None] | None = None
+    ) -> None:
+        os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+        self.record = Record()
+        self.changed = Await()
+        self._on_event = on_event
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, domain_id=domain)
+        self.node = rclpy.create_node('operator', context=self._context)
+        self.peers = Peers(self.node, 10.0)
+        for kind, service in (
+            (StartEpisode, names.START),
+            (Interrupt, names.INTERRUPT),
+            (Resume, names.RESUME),
+            (ResetEpisode, names.RESET),
+            (Trigger, names.PLAIN_RESET),
+            (Trigger, names.PLAIN_INTERRUPT),
+        ):
+            self.peers.add(kind, service)
+        record = self.record
+        for kind, topic, into, profile in (
+            (RobotState, names.ROBOT_STATE, record.states, qos.TELEMETRY),
+            (ControlCommand, names.GATED, record.sent, qos.TELEMETRY),
+            (ActionChunk, names.CHUNK, record.chunks, qos.TELEMETRY),
+            (Subgoal, names.SUBGOAL, record.subgoals, qos.TELEMETRY),
+            (EpisodeState, names.EPISODE, record.episodes, qos.LATCHED),
+        ):
+            self.node.create_subscription(kind, topic, self._into(into), profile)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._spin, name='operator', daemon=True)
+        self._thread.start()
+
+    def _spin(self) -> None:
+        try:
+            self._executor.spin()
+        except ExternalShutdownException:
+            pass
+
+    def _into(self, into: list[tuple[float, Any]]) -> Callable[[Any], None]:
+        def heard(msg: Any) -> None:
+            into.append((time.monotonic(), msg))
+            if self._on_event is not None:
+                self._on_event(msg)
+            self.changed.notify()
+
+        return heard
+
+    def __enter__(self) -> Operator:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._executor.shutdown()
+        self._thread.join(timeout=5.0)
+        self.node.destroy_node()
+        rclpy.try_shutdown(context=self._context)
+
+    # -- what was heard ---------------------------------------------------------------------
+
+    @property
+    def state(self) -> RobotState | None:
+        """The newest robot state."""
+        return self.record.states[-1][1] if self.record.states else None
+
+    @property
+    def episode(self) -> EpisodeState | None:
+        """The newest state of the episode."""
+        return self.record.episodes[-1][1] if self.record.episodes else None
+
+    def until(self, holds: Callable[[], bool], timeout: float) -> bool:
+        """Wait until ``holds()``, looked at after every message; False after ``timeout`` s."""
+        return self.changed.until(holds, timeout)
+
+    def ticked(self, tick: int) -> Callable[[], bool]:
+        """Return whether the robot of the newest episode has come to ``tick``."""
+        return lambda: self.state is not None and self.state.tick >= tick
+
+    # -- what is asked ----------------------------------------------------------------------
+
+    def start(self, instruction: str, seed: int = 0) -> StartEpisode.Response:
+        """Begin an episode; `PeerRefused` carries the supervisor's sentence."""
+        request = StartEpisode.Request(instruction=instruction, seed=seed)
+        return self.peers.call(names.START, request)
+
+    def interrupt(self, reason: str = 'asked by the operator') -> Interrupt.Response:
+        """Stop in mid-motion; when this returns, no action of the old epoch follows."""
+        return self.peers.call(names.INTERRUPT, Interrupt.Request(reason=reason))
+
+    def resume(self, capsule: str = '') -> Resume.Response:
+        """Go on from the frozen state; returns with the first action."""
+        return self.peers.call(names.RESUME, Resume.Request(capsule=capsule))
+
+    def reset(self, capsule: str = '', seed: int = -1) -> ResetEpisode.Response:
+        """Begin an episode from a capsule, by default from the start of the last one."""
+        return self.peers.call(names.RESET, ResetEpisode.Request(capsule=capsule, seed=seed))

@@ -1,0 +1,231 @@
+"""The simulated robot: a gymnasium environment on wall-clock ticks, behind the robot's topics.
+
+Each tick applies the one gated command that is for it, or holds. The whole world belongs to one
+thread (an OpenGL context cannot change threads); the executor only fills the command slot.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from rclpy.publisher import Publisher
+from sensor_msgs.msg import Image
+
+from flashrt_interfaces.msg import ControlCommand, RobotState
+from flashrt_interfaces.srv import BeginEpisode, Restore, SetEpoch, Snapshot
+from flashrt_ros.control.robot import Applied, RobotClock
+from flashrt_ros.control.types import HoldRule
+from flashrt_ros.control.watchdog import TickScheduler
+from flashrt_ros.errors import FlashrtError
+from flashrt_ros.nodes import names, qos
+from flashrt_ros.nodes.base import Managed, answers
+from flashrt_ros.nodes.convert import floats, image_to_msg, msg_to_command, octets
+from flashrt_ros.nodes.params import Param, declare
+from flashrt_ros.nodes.spin import run
+from flashrt_ros.nodes.worker import Worker
+from flashrt_ros.nodes.world import World
+
+PARAMS = (
+    Param('env', 'flashrt/Drawer-v0', 'gymnasium id of the simulated world'),
+    Param('seed', 0, 'scene shown before the first episode', 0, 2**31 - 1),
+    Param('control_hz', 20.0, 'control ticks per second, in Hz', 1.0, 1000.0),
+    Param(
+        'grace_s', 0.02, 'a tick may begin this late rather than miss its command, in s', 0.0, 1.0
+    ),
+    Param('image_every', 8, 'ticks from one pair of images to the next; 1 = every tick', 1, 1000),
+    Param('hold_keep', [3], 'entries that keep their last value in a hold; the others become 0'),
+    Param('publish_state', True, 'put the exact state of the simulator into every RobotState'),
+    Param('capsules', 32, 'snapshots kept; the oldest goes first', 1, 10000),
+)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A world at one moment."""
+
+    boundary: str
+    state: np.ndarray
+    reached: dict[str, bool]
+    tick: int
+    last: np.ndarray
+
+
+class SimNode(Managed):
+    """A robot that is a simulation."""
+
+    def __init__(self, name: str = 'sim', **options: Any) -> None:
+        super().__init__(name, **options)
+        self.p = declare(self, PARAMS)
+        self._lock = threading.Condition()  # guards the clock: executor and world thread use it
+        self._states = self.create_publisher(RobotState, names.ROBOT_STATE, qos.STATE)
+        self._cameras: dict[str, Publisher] = {}
+        self._frozen: dict[str, Frozen] = {}
+        self._count = 0
+        self.scheduler = TickScheduler(1.0 / self.p.control_hz)
+        self.worker = Worker('world', self.scheduler, self._tick, self._tick_failed)
+        self.create_subscription(ControlCommand, names.GATED, self._on_command, qos.STATE)
+        self.create_service(BeginEpisode, names.ROBOT_BEGIN, self._begin)
+        self.create_service(Snapshot, names.ROBOT_SNAPSHOT, self._snapshot)
+        self.create_service(Restore, names.ROBOT_RESTORE, self._restore)
+        self.create_service(SetEpoch, names.ROBOT_SET_EPOCH, self._set_epoch)
+
+    def configure(self) -> None:
+        """Make the world, reset it once, draw its first frames."""
+        self.world = self.worker.call(lambda: World(self.p.env))
+        self.clock = RobotClock(HoldRule(self.world.action_dim, tuple(self.p.hold_keep)))
+        began = time.perf_counter()
+        pictures = self.worker.call(self._warm_up)
+        for camera in pictures:
+            topic = names.IMAGE.format(camera=camera)
+            if camera not in self._cameras:
+                self._cameras[camera] = self.create_publisher(Image, topic, qos.IMAGE_PUB)
+        self._drawn = (-1, -1)  # (epoch, tick) of the newest images
+        spent = (time.perf_counter() - began) * 1e3
+        self.get_logger().info(f'{self.p.env}: first reset and frames took {spent:.0f} ms')
+
+    def _warm_up(self) -> Any:
+        self.world.reset(self.p.seed)
+        self.world.images()
+        return self.world.images()
+
+    def activate(self) -> None:
+        """Start the ticks."""
+        self.worker.start_ticking()
+
+    def deactivate(self) -> None:
+        """Stop the ticks."""
+        self.worker.stop_ticking()
+
+    def cleanup(self) -> None:
+        """Close the world."""
+        self.worker.call(self.world.close)
+
+    def close(self) -> None:
+        """End the world's thread."""
+        self.worker.close()
+
+    # -- the world's thread -----------------------------------------------------------------
+
+    def _tick(self, skipped: int) -> None:
+        with self._lock:
+            if self.clock.under_way:
+                self._lock.wait_for(self.clock.served, self.p.grace_s)
+            applied = self.clock.take()
+            if applied is not None and self.clock.under_way:
+                self.clock.missed += skipped
+        if applied is not None:
+            self._move(applied)
+        self._report()
+
+    def _move(self, applied: Applied) -> None:
+        try:
+            self.world.step(applied.action)
+        except FlashrtError as error:
+            self.get_logger().error(f'the world refused the action: {error}')
+        if applied.missed:
+            self.get_logger().warning(f'tick {self.clock.tick - 1} missed: {applied.reason}')
+
+    def _tick_failed(self, error: Exception) -> None:
+        self.get_logger().error(f'tick failed: {type(error).__name__}: {error}')
+
+    def _report(self) -> None:
+        stamp = self.get_clock().now().to_msg()
+        msg = RobotState()
+        msg.header.stamp, msg.header.frame_id = stamp, 'base'
+        with self._lock:
+            clock = self.clock
+            msg.episode, msg.epoch, msg.tick = clock.episode, clock.epoch, clock.tick
+            msg.applied_epoch, msg.applied_tick = clock.applied_epoch, clock.applied_tick
+            msg.held, msg.hold_reason = clock.held, clock.reason
+            msg.missed_ticks = clock.missed
+            parked = clock.parked
+        msg.proprioception = floats(self.world.proprioception())
+        msg.subgoals = list(self.world.reached)
+        msg.subgoal_done = list(self.world.reached.values())
+        if self.p.publish_state:
+            msg.simulator_state = octets(self.world.get_state())
+        self._states.publish(msg)
+        fresh = self._drawn[0] != msg.epoch  # whoever re-enters gets a picture at once
+        if parked or fresh or msg.tick % self.p.image_every == 0:
+            self._show(stamp, (msg.epoch, msg.tick))
+
+    def _show(self, stamp: Time, moment: tuple[int, int]) -> None:
+        for camera, pixels in self.world.images().items():
+            self._cameras[camera].publish(image_to_msg(pixels, stamp, camera))
+        self._drawn = moment
+
+    # -- the executor's thread --------------------------------------------------------------
+
+    def _on_command(self, msg: ControlCommand) -> None:
+        if self.active:
+            with self._lock:
+                if self.clock.offer(msg_to_command(msg)):
+                    self._lock.notify_all()
+
+    @answers
+    def _begin(self, request: BeginEpisode.Request, response: BeginEpisode.Response) -> str:
+        def job() -> None:
+            with self._lock:
+                self.clock.begin(request.episode, request.epoch, 0)
+            self.world.reset(int(request.seed))
+
+        self.worker.call(job)
+        return f'parked at tick 0 of episode {request.episode}'
+
+    @answers
+    def _snapshot(self, request: Snapshot.Request, response: Snapshot.Response) -> str:
+        def job() -> Frozen:
+            state = self.world.get_state()
+            with self._lock:
+                tick, last = self.clock.tick, self.clock.last.copy()
+            return Frozen(request.boundary, state, dict(self.world.reached), tick, last)
+
+        frozen = self.worker.call(job)
+        self._count += 1
+        response.digest = f'robot-{self._count}'
+        response.nbytes = frozen.state.nbytes
+        self._frozen[response.digest] = frozen
+        while len(self._frozen) > self.p.capsules:
+            self._frozen.pop(next(iter(self._frozen)))
+        return f'{request.boundary!r} frozen at tick {frozen.tick}'
+
+    @answers
+    def _restore(self, request: Restore.Request, response: Restore.Response) -> str:
+        frozen = self._frozen.get(request.capsule)
+        if frozen is None:
+            known = ', '.join(self._frozen) or 'none'
+            raise FlashrtError(f'no capsule {request.capsule!r} of the robot; there is: {known}')
+
+        def job() -> float:
+            began = time.perf_counter()
+            with self._lock:
+                self.clock.begin(request.episode, request.epoch, frozen.tick, frozen.last)
+            if request.seed >= 0:
+                self.world.reset(int(request.seed))
+            else:
+                self.world.set_state(frozen.state, frozen.reached)
+            return (time.perf_counter() - began) * 1e3
+
+        response.restore_ms = self.worker.call(job)
+        return f'parked at tick {frozen.tick} of episode {request.episode}'
+
+    @answers
+    def _set_epoch(self, request: SetEpoch.Request, response: SetEpoch.Response) -> str:
+        with self._lock:
+            self.clock.set_epoch(request.epoch)
+            response.tick = self.clock.tick
+        return f'epoch {request.epoch}'
+
+
+def main() -> int:
+    """Run the simulated robot."""
+    return run(SimNode)
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())

@@ -1,0 +1,39 @@
+"""The one table of processes: read by the launch files and by the runner. No rclpy here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the system.
+
+    Attributes:
+        node: The node's name; services and topics of the supervisor and others are named by it.
+        executable: What starts it, an executable of this package.
+        config: Parameter files in ``config/``.
+        respawn: Start it again when it dies. It comes back unconfigured, so the robot holds.
+        simulated: It is part of the simulated robot alone.
+    """
+
+    node: str
+    executable: str
+    config: tuple[str, ...]
+    respawn: bool = False
+    simulated: bool = False
+
+
+# In the order in which they are activated: nobody speaks before its listener is there.
+PROCESSES = (
+    Process('gate', 'gate_node', ('gate.yaml',), respawn=True),
+    Process('sim', 'sim_node', ('sim.yaml',), simulated=True),
+    Process('brain', 'brain', ('policy.yaml', 'planner.yaml')),
+    Process('supervisor', 'supervisor_node', ('supervisor.yaml',)),
+)
+PACKAGE = 'flashrt_ros'
+
+
+def processes(simulated: bool = True) -> tuple[Process, ...]:
+    """Return the processes of the simulated robot, or those beside a real robot's driver."""
+    return tuple(p for p in PROCESSES if simulated or not p.simulated)

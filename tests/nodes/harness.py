@@ -1,0 +1,47 @@
+"""Starts the system as the runner would, over the toy world and the toy policy."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flashrt_ros.nodes.lifecycle import Lifecycle
+from flashrt_ros.nodes.operator import Operator
+from flashrt_ros.nodes.runner import System
+from flashrt_ros.nodes.system import Process, processes
+
+HERE = Path(__file__).resolve().parent
+INSTRUCTION = 'open the drawer, then close it'
+TOY = {'sim': {'env': 'toy_world:Toy-v0'}}
+
+
+def table() -> list[Process]:
+    """Return the processes, the brain replaced by the toy brain."""
+    toy = str(HERE / 'toy_brain.py')
+    return [replace(p, executable=toy) if p.node == 'brain' else p for p in processes()]
+
+
+@contextmanager
+def toy_system(
+    overrides: Mapping[str, Mapping[str, Any]] | None = None, bring_up: bool = True
+) -> Iterator[tuple[System, Operator, Lifecycle]]:
+    """Run a whole system in a domain of its own, up and active unless told otherwise."""
+    path = os.environ.get('PYTHONPATH', '')
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(HERE), path]))
+    domain = random.SystemRandom().randint(1, 100)
+    params = {node: dict(values) for node, values in TOY.items()}
+    for node, values in (overrides or {}).items():
+        params.setdefault(node, {}).update(values)
+    try:
+        with System(table(), params, domain) as system, Operator(domain) as operator:
+            lifecycle = Lifecycle(operator.node, system.check)
+            if bring_up:
+                lifecycle.bring_up([p.node for p in system.processes])
+            yield system, operator, lifecycle
+    finally:
+        os.environ['PYTHONPATH'] = path
