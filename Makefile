@@ -24,8 +24,6 @@ demo: setup ## run the robot: two episodes, an interrupt, a re-entry, a reset; p
 
 test: setup lint ## lint, the repository's own checks, and every test; ARGS goes to pytest
 	@$(ENV)
-	# A domain of its own: nothing else that runs on this machine is heard or disturbed.
-	export ROS_DOMAIN_ID=$${ROS_DOMAIN_ID:-$$((1 + $$$$ % 90))}
 	python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 lint: setup ## ruff and mypy
