@@ -8,8 +8,8 @@ os.environ.setdefault('AMENT_PREFIX_PATH', sys.prefix)
 os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 os.environ.setdefault('MUJOCO_GL', 'egl')
 
-# pytest-xdist calls its workers gw0, gw1, ...; each has a ROS domain and a share of the cores of its
-# own. Domains up to 101 keep clear of the ports that the system hands out.
+# pytest-xdist calls its workers gw0, gw1, ...; each has its own ROS domain and share of the cores.
+# Domains up to 101 keep clear of the ports that the system hands out.
 _worker = int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0').removeprefix('gw'))
 _workers = int(os.environ.get('PYTEST_XDIST_WORKER_COUNT', '1'))
 _base = int(os.environ.get('FLASHRT_TEST_DOMAIN') or 1 + os.getpid() % 90)
