@@ -80,11 +80,19 @@ class Stamps:
         self.done: dict[str, str] = json.loads(STAMPS.read_text()) if STAMPS.exists() else {}
 
     def step(self, name: str, key: str, make: Callable[[str], None]) -> None:
-        """Call ``make(key)`` unless it was made from ``key`` before."""
-        if self.done.get(name) != key:
+        """Call ``make(key)`` unless it was made from ``key`` before, and is still there."""
+        if self.done.get(name) != key or not present(name):
             make(key)
             self.done[name] = key
             STAMPS.write_text(json.dumps(self.done, indent=1))
+
+
+def present(step: str) -> bool:
+    """Return whether what a step installs is in the environment (pip may have taken it out)."""
+    distribution = {'package': 'flashrt_ros', 'interfaces': 'flashrt_interfaces'}.get(step)
+    if distribution is None or (ROS and step == 'interfaces'):
+        return True
+    return any(VENV.glob(f'lib/python3*/site-packages/{distribution}-*.dist-info'))
 
 
 def system_packages() -> None:
