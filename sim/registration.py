@@ -1,7 +1,7 @@
-"""Names the environments to gymnasium; imported by gymnasium itself, so it imports nothing heavy.
+"""Names the environments to gymnasium, when `flashrt_sim` is imported.
 
-The installed package declares `register` as an entry point of the group `gymnasium.envs`:
-`gymnasium.make('flashrt/Drawer-v0')` works without an import of this package.
+Gymnasium 1.0 dropped the entry points through which a package could do so without being imported;
+in one line it is `gymnasium.make('flashrt_sim:flashrt/Drawer-v0')`.
 """
 
 from __future__ import annotations
