@@ -114,7 +114,9 @@ def load_tensors(
             if name in digests:
                 raise CheckpointError(f'{where} is stored twice; want each tensor once')
             if name not in want:
-                raise CheckpointError(f'{where} is unknown to this architecture; want only its own')
+                raise CheckpointError(
+                    f'{where} is unknown to this architecture; want only its own'
+                )
             if tensor.shape != want[name].shape:
                 raise CheckpointError(
                     f'{where} has shape {list(tensor.shape)}; want {list(want[name].shape)}'

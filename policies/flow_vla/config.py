@@ -66,7 +66,10 @@ class FlowSizes:
             items = value if isinstance(known[key], tuple) else [value]
             if not isinstance(items, (list, tuple)) or not items or not all(map(_size, items)):
                 raise RecipeError(f'model.{key} is {value!r}; want {_like(known[key])}')
-        sizes = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()})
+        values: dict[str, Any] = {}
+        for key, value in raw.items():
+            values[key] = tuple(value) if isinstance(value, list) else value
+        sizes = cls(**values)
         sizes._check()
         return sizes
 

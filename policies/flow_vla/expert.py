@@ -68,6 +68,7 @@ class Expert(nn.Module):
     def __init__(self, sizes: FlowSizes, horizon: int, action_dim: int) -> None:
         super().__init__()
         width, condition = sizes.width, sizes.condition_width
+        self.condition_width = condition
         self.enter = nn.Linear(action_dim, width)
         self.place = nn.Parameter(torch.randn(horizon, width) * 0.02)
         self.time = nn.Sequential(
@@ -85,8 +86,7 @@ class Expert(nn.Module):
 
     def modulations(self, times: Tensor, summary: Tensor) -> Tensor:
         """Return modulations [B, 6 L + 2, D] of flow times [B] and prefix summaries [B, D]."""
-        width = self.time[0].in_features
-        condition = self.time(time_features(times, width).to(summary.dtype))
+        condition = self.time(time_features(times, self.condition_width).to(summary.dtype))
         condition = F.silu(condition + self.summary(summary))
         return self.mods(condition).unflatten(-1, (-1, self.enter.out_features))
 

@@ -1,10 +1,11 @@
 """FlowPolicy: the network bound to static buffers and three graphs.
 
-``vision`` (images to features) and ``prefix`` (features, proprioception and ``slots[live]`` to keys
-and values) run once per chunk; ``denoise`` draws its noise and takes all Euler steps in one graph.
-They hand over through shared buffers. The next chunk depends on the images, the proprioception,
-the noise seed and its counter (and on the subgoal port, which its owner closes over); features,
-keys, noise and action are always written before they are read, so they are no part of the closure.
+``vision`` (images to features) and ``prefix`` (features, proprioception and ``slots[live]`` to
+keys and values) run once per chunk; ``denoise`` draws its noise and takes all Euler steps in one
+graph. They hand over through shared buffers. The next chunk depends on the images, the
+proprioception, the noise seed and its counter (and on the subgoal port, which its owner closes
+over); features, keys, noise and action are always written before they are read, so they are no
+part of the closure.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class FlowPolicy:
         self, ctx: Context, model: FlowVLA, subgoal: SubgoalPort, digest: str = ''
     ) -> None:
         self.spec = model.spec
-        self._model = model.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+        self._model = model.eval().requires_grad_(False)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._digest = digest or model_digest(model)
         self._device = ctx.device
         spec, sizes = model.spec, model.sizes
@@ -90,9 +92,7 @@ class FlowPolicy:
         def prefix() -> None:
             live = subgoal.live.tensor.clamp(0, subgoal.slots.shape[0] - 1)
             row = subgoal.slots.tensor.index_select(0, live)  # [1, L]
-            kv, summary = model.prefix(
-                self.features.tensor[None], self.proprio.tensor[None], row
-            )
+            kv, summary = model.prefix(self.features.tensor[None], self.proprio.tensor[None], row)
             self.kv.tensor.copy_(kv)
             self.summary.tensor.copy_(summary)
 
@@ -166,7 +166,7 @@ class FlowPolicy:
             'weights': self._digest,
             'architecture': hashlib.sha256(text.encode()).hexdigest(),
             'dtype': str(self._dtype),
-            'kernels': f'{DENOISER} {noise.KERNEL} torch-{torch.__version__}',
+            'kernels': f'{DENOISER} {noise.KERNEL}',
         }
 
 

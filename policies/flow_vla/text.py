@@ -15,10 +15,14 @@ from flashrt_policies.flow_vla.config import FlowSizes
 SYMBOLS = 257  # padding and 256 bytes
 
 
+def fold(rows: Tensor) -> Tensor:
+    """Return rows (bytes plus one) with the letters A to Z as a to z."""
+    capital = (rows > ord('A')) & (rows <= ord('Z') + 1)
+    return torch.where(capital, rows + (ord('a') - ord('A')), rows)
+
+
 class TextEncoder(nn.Module):
     """Bytes to one vector."""
-
-    fold: Tensor
 
     def __init__(self, sizes: FlowSizes) -> None:
         super().__init__()
@@ -30,12 +34,11 @@ class TextEncoder(nn.Module):
             nn.Conv1d(width, width, kernel, padding=kernel // 2) for _ in range(sizes.text_layers)
         )
         self.out = nn.Sequential(
-            nn.LayerNorm(2 * width), nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, width)
+            nn.LayerNorm(2 * width),
+            nn.Linear(2 * width, width),
+            nn.SiLU(),
+            nn.Linear(width, width),
         )
-        fold = torch.arange(SYMBOLS)
-        upper = torch.arange(ord('A'), ord('Z') + 1) + 1
-        fold[upper] += ord('a') - ord('A')
-        self.register_buffer('fold', fold, persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Encode subgoal rows.
@@ -46,7 +49,7 @@ class TextEncoder(nn.Module):
         Returns:
             [B, E].
         """
-        rows = self.fold[rows.long().clamp(0, SYMBOLS - 1)]
+        rows = fold(rows.long().clamp(0, SYMBOLS - 1))
         mask = (rows > 0)[..., None]  # [B, L, 1]
         x = self.embed(rows)  # [B, L, E]
         real = mask.to(x.dtype)

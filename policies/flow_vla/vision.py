@@ -30,7 +30,9 @@ class Block(nn.Module):
         self.norm2 = nn.GroupNorm(groups, channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
 
-    def forward(self, x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None
+    ) -> Tensor:
         """Return x plus its residual; x is [N, C, h, w], scale and shift [N, C, 1, 1]."""
         y = self.conv1(F.silu(self.norm1(x)))
         y = self.norm2(y)
@@ -52,7 +54,7 @@ class Trunk(nn.Module):
         for before, after in zip(sizes.stages[:-2], sizes.stages[1:-1], strict=True):
             self.down.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
         self.stages = nn.ModuleList(
-            nn.ModuleList(Block(channels, sizes.groups) for _ in range(count))
+            nn.Sequential(*(Block(channels, sizes.groups) for _ in range(count)))
             for channels, count in zip(sizes.stages[:-1], sizes.blocks[:-1], strict=True)
         )
 
@@ -69,10 +71,8 @@ class Trunk(nn.Module):
         x = images.flatten(0, 1).permute(0, 3, 1, 2)  # [B*V, 3, H, W], channels-last memory
         camera = self.camera.repeat(batch, 1)[:, :, None, None]  # [B*V, C, 1, 1]
         x = F.silu(self.norm(self.stem(x) + camera))
-        for down, blocks in zip(self.down, self.stages, strict=True):
-            x = down(x)
-            for block in blocks:
-                x = block(x)
+        for down, stage in zip(self.down, self.stages, strict=True):
+            x = stage(down(x))
         return x.permute(0, 2, 3, 1).unflatten(0, (batch, views))
 
 
@@ -83,9 +83,7 @@ class Neck(nn.Module):
         super().__init__()
         before, channels = sizes.stages[-2:]
         self.down = nn.Conv2d(before, channels, 3, stride=2, padding=1)
-        self.blocks = nn.ModuleList(
-            Block(channels, sizes.groups) for _ in range(sizes.blocks[-1])
-        )
+        self.blocks = nn.ModuleList(Block(channels, sizes.groups) for _ in range(sizes.blocks[-1]))
         self.camera = nn.Parameter(torch.randn(cameras, sizes.text_width) * 0.02)
         self.film = nn.Linear(sizes.text_width, 2 * channels * sizes.blocks[-1])
         nn.init.zeros_(self.film.weight)

@@ -98,7 +98,7 @@ class Batch:
         images: uint8 [B, V, H, W, 3].
         proprio: float32 [B, P].
         rows: int32 [B, L].
-        actions: float32 [B, T, A].
+        actions: float32 [B, T, A]; where not valid, the last valid one.
         valid: bool [B, T]; false from where the actions answer to something else.
         skill: int64 [B].
     """
@@ -176,14 +176,16 @@ class Frames:
     def at(self, index: Tensor, wording: Tensor) -> Batch:
         """Return the batch of frames `index` [B]; `wording` [B] in [0, 1) picks the wording."""
         steps = torch.arange(self.horizon, device=self.device)  # [T]
-        ticks = (index[:, None] + steps).clamp(max=len(self.actions) - 1)  # [B, T]
+        ahead = self.ahead[index][:, None]  # [B, 1]
+        # Beyond the last true action it is repeated, so that no foreign label is ever shown.
+        ticks = index[:, None] + torch.minimum(steps, ahead - 1)  # [B, T]
         skill = self.skill[index]
         return Batch(
             images=torch.stack([images[index] for images in self.images], dim=1),
             proprio=self.proprio[index],
             rows=self.rows(skill, wording),
             actions=self.actions[ticks],
-            valid=steps < self.ahead[index][:, None],
+            valid=steps < ahead,
             skill=skill,
         )
 
@@ -197,8 +199,8 @@ class Frames:
     def statistics(self) -> dict[str, Tensor]:
         """Return means and spreads of proprioception and actions over the training frames.
 
-        A component that hardly varies gets a least spread (2 cm, 0.05 of an action), so that dividing by
-        it never turns rounding into signal.
+        A component that hardly varies gets a least spread (2 cm, 0.05 of an action), so that
+        dividing by it never turns rounding into signal.
         """
         found = {}
         for name, values, least in (

@@ -1,6 +1,6 @@
 """The training loss: conditional flow matching on action chunks.
 
-Lipman et al., arXiv 2210.02747, equation 23, with the straight path; flow times from a Beta(1.5, 1)
+Lipman et al., arXiv 2210.02747, equation 23, with the straight path; flow times from Beta(1.5, 1)
 that favours noisy chunks, as in π0 (arXiv 2410.24164, appendix B).
 """
 

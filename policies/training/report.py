@@ -22,7 +22,7 @@ def draw(path: Path, losses: list[dict[str, float]], validations: list[dict[str,
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout='constrained')
     left.semilogy([entry['step'] for entry in losses], [entry['loss'] for entry in losses])
     left.set(xlabel='optimiser step', ylabel='flow-matching loss', title='training')
-    names = {'right': 'right instruction', 'wrong': 'wrong instruction', 'held_out': 'unseen words'}
+    names = {'right': 'right words', 'wrong': 'wrong words', 'held_out': 'unseen words'}
     for name, label in names.items():
         points = [(entry['step'], entry[name]) for entry in validations if name in entry]
         if points:

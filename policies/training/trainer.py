@@ -57,7 +57,8 @@ class Trainer:
             torch.manual_seed(recipe.seed)
             self.model = FlowVLA(spec, recipe.model)
         self.model.load_state_dict(frames.statistics(), strict=False)
-        self.model.to(self.device).to(memory_format=torch.channels_last)
+        self.model.to(self.device)
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = copy.deepcopy(self.model).eval().requires_grad_(False)
         matrices = [p for p in self.model.parameters() if p.ndim >= 2]
         rest = [p for p in self.model.parameters() if p.ndim < 2]
