@@ -112,12 +112,12 @@ def test_faults_of_a_wheel_are_found(root, wheel):
 
 def test_an_installed_wheel_finds_its_files(wheel, tmp_path):
     """Installed elsewhere, the package finds configuration and weights there, in no checkout."""
-    prefix = tmp_path / 'prefix'
-    command = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--no-index']
-    subprocess.run(
-        [*command, '--prefix', str(prefix), str(wheel)], check=True, capture_output=True
-    )
-    (site,) = prefix.glob('lib/python3*/site-packages')
+    prefix = tmp_path / 'elsewhere'
+    subprocess.run([sys.executable, '-m', 'venv', '--without-pip', str(prefix)], check=True)
+    python = str(prefix / 'bin' / 'python')
+    command = [sys.executable, '-m', 'pip', '--python', python, 'install', '--quiet']
+    command += ['--no-deps', '--no-index', str(wheel)]
+    subprocess.run(command, check=True, capture_output=True)
     probe = (
         'import json, flashrt_policies, flashrt_ros.share as s\n'
         'from pathlib import Path\n'
@@ -125,8 +125,8 @@ def test_an_installed_wheel_finds_its_files(wheel, tmp_path):
         'files = [str(p) for p in (*(s.share() / "config").iterdir(), *weights.rglob("*.*"))]\n'
         'print(json.dumps([str(s.share()), files]))'
     )
-    env = {**os.environ, 'PYTHONPATH': str(site), 'AMENT_PREFIX_PATH': ''}
-    command = [sys.executable, '-c', probe]
+    env = {**os.environ, 'PYTHONPATH': '', 'AMENT_PREFIX_PATH': ''}
+    command = [python, '-c', probe]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     share, files = json.loads(done.stdout)
