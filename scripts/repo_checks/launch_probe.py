@@ -62,18 +62,33 @@ class Thing:
         return lambda *given, **named: Thing(name, *given, **named)
 
 
+class Maker:
+    """Stands for a class of launch: called, it makes a Thing; its constants are their names."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, *given: Any, **named: Any) -> Thing:
+        """Make the Thing."""
+        return Thing(self.kind, *given, **named)
+
+    def __getattr__(self, name: str) -> str:
+        """Return a constant of the class."""
+        return f'{self.kind}.{name}'
+
+
 class StandIn(ModuleType):
     """A module that has everything."""
 
     __path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        """Return a constructor of Things called ``name``."""
+        """Return the class or function called ``name``."""
         if name.startswith('__'):
             raise AttributeError(name)
         if name == 'get_package_share_directory':
             return lambda package: str(ROOT)
-        return lambda *given, **named: Thing(name, *given, **named)
+        return Maker(name)
 
 
 def main() -> None:
