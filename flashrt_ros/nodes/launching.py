@@ -24,6 +24,7 @@ def parameters(process: Process, simulated: bool) -> list[Any]:
 
 def description(simulated: bool) -> Any:
     """Return a LaunchDescription that configures and activates every node of the table."""
+    from launch import LaunchDescription
     from launch.actions import DeclareLaunchArgument, EmitEvent, RegisterEventHandler
     from launch.events import matches_action
     from launch.substitutions import LaunchConfiguration
@@ -31,8 +32,6 @@ def description(simulated: bool) -> Any:
     from launch_ros.event_handlers import OnStateTransition
     from launch_ros.events.lifecycle import ChangeState
     from lifecycle_msgs.msg import Transition
-
-    from launch import LaunchDescription
 
     actions: list[Any] = [
         DeclareLaunchArgument(name, default_value=default, description=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -73,10 +74,8 @@ class Operator:
         self._thread.start()
 
     def _spin(self) -> None:
-        try:
+        with contextlib.suppress(ExternalShutdownException):
             self._executor.spin()
-        except ExternalShutdownException:
-            pass
 
     def _into(self, into: list[tuple[float, Any]]) -> Callable[[Any], None]:
         def heard(msg: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+import flashrt_sim  # noqa: F401 - registers this package's environments, installed or not
 from flashrt_ros.errors import FlashrtError
 
 

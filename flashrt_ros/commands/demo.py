@@ -1,0 +1,176 @@
+"""`flashrt demo`: one robot brain, end to end, on real ROS 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from flashrt_ros.errors import FlashrtError
+
+INSTRUCTION = 'open the drawer, then close it'
+DESCRIPTION = """\
+Starts the simulated robot, the action gate, the brain (policy and planner) and the supervisor as
+ROS 2 processes of their own, gives the instruction, interrupts the robot in the middle of the
+second subgoal, lets it re-enter warm, resets it, and repeats the episode from the restored start.
+Exit code 0 only if both subgoals were reached, the interrupt was acknowledged within one tick with
+no old action after it, and the second episode repeated the first bit for bit up to the interrupt.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        'demo',
+        help='one robot brain, end to end: two subgoals, an interrupt, a reset, an exact replay',
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        '--out', type=Path, default=Path('runs/latest'), help='folder of the run (%(default)s)'
+    )
+    parser.add_argument(
+        '--instruction', default=INSTRUCTION, help='what to do, in words (%(default)s)'
+    )
+    parser.add_argument('--seed', type=int, default=0, help='scene and noise (%(default)s)')
+    parser.add_argument('--policy', default='drawer', help='weights: a name or a folder')
+    parser.add_argument('--no-video', action='store_true', help='leave the video out')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; return 0 if all of it held, 1 if not."""
+    plan = understand(args.instruction, args.policy)
+    if args.seed < 0 or args.seed >= 2**31:
+        raise FlashrtError(f'--seed is {args.seed}; it must be from 0 to {2**31 - 1}')
+    prepare()
+    try:
+        import rclpy  # noqa: F401
+
+        from flashrt_interfaces.msg import RobotState  # noqa: F401
+    except ImportError as error:
+        raise FlashrtError(
+            f'ROS 2 is not here ({error}); run `make setup`, or source a ROS 2 and build '
+            'interfaces/ with colcon'
+        ) from None
+    from flashrt_ros.nodes.demo.output import run_folder
+
+    with run_folder(args.out) as folder:
+        summary, wrong = _perform(args, plan, folder)
+    _report(summary, wrong, args.out)
+    return 1 if wrong else 0
+
+
+def understand(instruction: str, policy: str) -> list[str]:
+    """Return the plan, before anything is started.
+
+    Raises:
+        FlashrtError: The weights are missing or the instruction is not understood.
+    """
+    from flashrt_policies import registry
+    from flashrt_ros.control.planner import PlannerError, ScriptedPlanner
+
+    plan = list(ScriptedPlanner(registry.spec(policy).skills).parse(instruction))
+    if len(plan) < 2:
+        raise PlannerError(
+            f'the demo interrupts the second subgoal, and "{instruction}" has one; '
+            f'say for example "{INSTRUCTION}"'
+        )
+    return plan
+
+
+def prepare() -> None:
+    """Set what ROS from wheels needs to know, and stay on this machine."""
+    os.environ.setdefault('AMENT_PREFIX_PATH', sysconfig.get_path('data'))
+    os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
+    os.environ.setdefault('MUJOCO_GL', 'egl')
+
+
+def _perform(
+    args: argparse.Namespace, plan: list[str], folder: Path
+) -> tuple[dict[str, Any], list[str]]:
+    from flashrt_ros.nodes.demo.figures import summarise, verdict
+    from flashrt_ros.nodes.demo.progress import Progress
+    from flashrt_ros.nodes.demo.story import Story
+    from flashrt_ros.nodes.demo.timeline import draw
+    from flashrt_ros.nodes.lifecycle import Lifecycle, LifecycleError
+    from flashrt_ros.nodes.operator import Operator
+    from flashrt_ros.nodes.runner import System, free_domain
+    from flashrt_ros.nodes.system import processes
+
+    progress = Progress()
+    domain = free_domain()
+    overrides = {'brain': {'policy': args.policy}}
+    progress.say('starting gate, simulator, brain and supervisor')
+    with (
+        System(processes(), overrides, domain, folder / 'logs') as system,
+        Operator(domain, progress) as operator,
+    ):
+        lifecycle = Lifecycle(operator.node, system.check)
+        try:
+            lifecycle.bring_up([p.node for p in system.processes])
+        except LifecycleError as error:
+            raise FlashrtError(system.last_words() or str(error)) from None
+        progress.say(f'all active (domain {domain})')
+        told = Story(operator, progress.say).run(args.instruction, plan, args.seed)
+    progress.close()
+    summary = summarise(told)
+    wrong = verdict(summary)
+    summary['passed'] = not wrong
+    (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+    draw(told, summary, folder / 'timeline.png')
+    if not args.no_video:
+        _video(told, folder, progress.say)
+    return summary, wrong
+
+
+def _video(told: Any, folder: Path, say: Any) -> None:
+    """Draw the recorded worlds; a machine that cannot still has its figures."""
+    from flashrt_ros.nodes.demo.film import film
+
+    say('drawing the video')
+    try:
+        film(told, folder / 'video.mp4')
+    except (ImportError, OSError, RuntimeError) as error:
+        say(f'no video: {error}')
+
+
+def _report(summary: dict[str, Any], wrong: list[str], out: Path) -> None:
+    stop, replay, inference = summary['interrupt'], summary['replay'], summary['inference_ms']
+    reached = ', '.join(
+        f'{g["text"]}: {"reached" if g["success"] else "not reached"}' for g in summary['subgoals']
+    )
+    rows = [
+        ('subgoals', reached),
+        (
+            'control',
+            f'{summary["control_hz"]:.2f} Hz, {summary["ticks"]} ticks, '
+            f'{summary["missed_ticks"]} missed',
+        ),
+        ('inference', f'{_ms(inference["p50"])} median, {_ms(inference["p99"])} p99'),
+        (
+            'interrupt',
+            f'acknowledged after {stop["ack_ticks"]} tick ({_ms(stop["ack_ms"])}), '
+            f'{stop["old_actions_after_ack"]} old actions after it',
+        ),
+        ('re-entry', f'{_ms(summary["reentry_ms"])} to the first action'),
+        ('reset', _ms(summary['reset_ms'])),
+        (
+            'replay',
+            f'{replay["compared_ticks"]} ticks compared, '
+            + ('identical to the byte' if replay['identical'] else 'NOT identical'),
+        ),
+    ]
+    print()
+    for name, text in rows:
+        print(f'  {name:<10} {text}')
+    print(f'\n  {out}: {", ".join(sorted(p.name for p in out.iterdir()))}')
+    for sentence in wrong:
+        print(f'flashrt demo: {sentence}', file=sys.stderr)
+
+
+def _ms(value: float | None) -> str:
+    return '-' if value is None else f'{value:.1f} ms'

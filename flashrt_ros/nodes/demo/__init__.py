@@ -1,0 +1,1 @@
+"""The demo: what happens in it, what is measured, and the pictures."""
