@@ -9,10 +9,8 @@ segments are cut short and the next subgoal is asked in mid-motion, as an interr
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import itertools
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from .errors import SimulationError
 from .experts import expert_for
 from .scene import SceneEnv
 from .seeds import demonstration_seed
+from .workers import spread
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def generate(
 
     Nothing depends on the number of workers: every episode is decided by its own seed.
 
-    Yields:
+    Returns:
         (episode number, its ticks), in the order in which they are finished; 0 ticks for one that
         was there already.
 
@@ -182,35 +181,17 @@ def generate(
     demonstration_seed(seed, episodes - 1)
     out = Path(out)
     write_meta(out, describe(environment, seed, recipe))
-    todo = []
-    for number in range(episodes):
-        if _path(out, number).exists():
-            yield number, 0
-        else:
-            todo.append(number)
-    # A process started afresh: a rendering context does not survive a fork.
-    pool = ProcessPoolExecutor(
-        min(workers, len(todo)) or 1,
-        multiprocessing.get_context('spawn'),
-        _start_worker,
-        (environment, workers),
-    )
-    try:
-        jobs = [pool.submit(_work, number, str(out), seed, recipe) for number in todo]
-        for job in as_completed(jobs):
-            yield job.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    there = [(number, 0) for number in range(episodes) if _path(out, number).exists()]
+    todo = sorted(set(range(episodes)) - {number for number, _ in there})
+    jobs = [(number, str(out), seed, recipe) for number in todo]
+    return itertools.chain(there, spread(jobs, _work, workers, _start_worker, (environment,)))
 
 
 _scene: SceneEnv | None = None  # one for each worker process
 
 
-def _start_worker(environment: str, workers: int) -> None:
+def _start_worker(environment: str) -> None:
     global _scene
-    if workers > 1:
-        # One thread each: the software rasteriser would start one for every core in every worker.
-        os.environ['LP_NUM_THREADS'] = '1'
     _scene = make_scene(environment)
 
 

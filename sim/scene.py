@@ -206,6 +206,10 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         """Steps since the episode started."""
         return self._ticks
 
+    def restart_clock(self) -> None:
+        """Let the episode begin here and now: the next tick is tick 0."""
+        self._ticks = 0
+
     def get_state(self) -> NDArray[np.uint8]:
         """Everything the next step depends on, checked bytes; uint8 [n], about 9 kB."""
         return codec.seal({

@@ -1,0 +1,220 @@
+"""Runs a policy in a scene, many episodes in parallel, exactly as the robot loop would.
+
+Each worker process holds one `LiveEpisode`: actor and simulator in lockstep, with the delay in
+ticks that the robot has. Seeds of evaluations lie far from those of demonstrations, see
+`flashrt_sim.seeds`. What an episode does depends on its seed and its task, not on the workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .envs import make_scene
+from .episode import LiveEpisode, Moment, require_fits
+from .errors import SimulationError
+from .evaluation import Result, Stage, Task
+from .experts import expert_for
+from .scene import SceneEnv
+from .seeds import evaluation_seed
+from .workers import spread
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Which policy runs, and how.
+
+    Attributes:
+        policy: name of shipped weights, or a folder.
+        device: 'cpu', 'cuda' or 'cuda:N'.
+        execute: ticks from one chunk to the next.
+        delay: ticks from an observation to its chunk's first action.
+    """
+
+    policy: str = 'drawer'
+    device: str = 'cpu'
+    execute: int = 8
+    delay: int = 4
+
+
+def run_episode(
+    live: LiveEpisode,
+    task: Task,
+    number: int,
+    seed: int,
+    watch: Callable[[LiveEpisode, Moment], None] | None = None,
+) -> Result:
+    """One episode of `task`, decided by `seed`; `watch` is called after every tick.
+
+    Raises:
+        SimulationError: if the expert that prepares the start fails.
+    """
+    scene, first = live.scene, task.goals[0]
+    prepare_start(scene, task, seed)
+    live.begin(seed, first.text)
+    stages: list[Stage] = []
+    inferences = held = refused = ticks = 0
+    for goal in task.goals:
+        if goal is not first:
+            live.ask(goal.subgoal, text=goal.text)
+        achieved, spent = False, 0
+        # Nothing is to be done where the goal holds already, except the very first time: a skill
+        # is judged by what it does.
+        while spent < task.limit and not achieved:
+            moment = live.tick()
+            spent += 1
+            achieved = bool(moment.info['is_success'])
+            inferences += moment.inferred
+            held += moment.command.held
+            refused += bool(moment.refused)
+            if watch is not None:
+                watch(live, moment)
+        ticks += spent
+        stages.append(Stage(goal.subgoal, goal.text, achieved, spent))
+        if not achieved:
+            break
+        if goal is not task.goals[-1]:
+            for _ in range(task.settle):
+                moment = live.tick()
+                ticks += 1
+                if watch is not None:
+                    watch(live, moment)
+    success = len(stages) == len(task.goals) and stages[-1].success
+    return Result(
+        task.name, task.start, number, seed, success, ticks, tuple(stages), inferences, held,
+        refused,
+    )  # fmt: skip
+
+
+def prepare_start(scene: SceneEnv, task: Task, seed: int) -> None:
+    """Put the scene where `task` starts, at tick 0.
+
+    Raises:
+        SimulationError: if the expert cannot bring about the start.
+    """
+    subgoal = task.goals[0].subgoal
+    if task.start != 'after':
+        options = {'subgoal': subgoal} | ({'start': 'random'} if task.start == 'random' else {})
+        scene.reset_physics(seed=seed, options=options)
+        return
+    rng = np.random.default_rng([seed, 2])
+    before = str(rng.choice([name for name in scene.SUBGOALS if name != subgoal]))
+    scene.reset_physics(seed=seed, options={'subgoal': before})
+    expert, linger = expert_for(before), int(rng.integers(2, 10))
+    for _ in range(400):
+        scene.step_physics(expert(scene.simulator))
+        linger -= scene.achieved()[before]
+        if linger <= 0:
+            scene.ask(subgoal)
+            scene.restart_clock()
+            return
+    raise SimulationError(f'the expert could not {before} from seed {seed}')
+
+
+def roll_out(
+    deployment: Deployment,
+    tasks: Sequence[Task],
+    episodes: int,
+    *,
+    seed: int = 0,
+    workers: int = 1,
+    video: Path | None = None,
+) -> Iterator[Result]:
+    """Run `episodes` episodes of every task; gives results as they are finished.
+
+    Args:
+        deployment: policy and timing.
+        tasks: all in the same environment.
+        episodes: of each task.
+        seed: chooses the evaluation seeds.
+        workers: processes.
+        video: folder for one mp4 an episode.
+
+    Raises:
+        FlashrtError: unknown names, missing weights, a policy for another robot, numbers out of
+            range; before any process is started.
+    """
+    if episodes < 1 or workers < 1:
+        raise SimulationError(f'{episodes} episodes with {workers} workers; both start at 1')
+    environment = tasks[0].environment
+    check_policy(deployment, environment)
+    jobs = [
+        (t, number, evaluation_seed(seed, number)) for t in tasks for number in range(episodes)
+    ]
+    yield from spread(jobs, _work, workers, _start_worker, (environment, deployment, video))
+
+
+def check_policy(deployment: Deployment, environment: str) -> None:
+    """Refuse a policy that cannot run in `environment`, before anything heavy is loaded.
+
+    Raises:
+        FlashrtError: one line.
+    """
+    from flashrt_policies import registry
+
+    scene = make_scene(environment)
+    spec = registry.spec(deployment.policy)
+    require_fits(scene, environment, spec, deployment.policy)
+
+
+_live: LiveEpisode | None = None  # one for each worker process
+_video: Path | None = None  # folder for videos
+
+
+def _start_worker(environment: str, deployment: Deployment, video: Path | None) -> None:
+    global _live, _video
+    import torch
+
+    # The number of threads may change the last bit of a sum: always one, whatever the workers.
+    torch.set_num_threads(1)
+    _video = video
+    _live = LiveEpisode.open(
+        environment,
+        deployment.policy,
+        device=deployment.device,
+        execute=deployment.execute,
+        delay=deployment.delay,
+    )
+
+
+def _work(task: Task, number: int, seed: int) -> Result:
+    assert _live is not None
+    if _video is None:
+        return run_episode(_live, task, number, seed)
+    from .video import Recorder
+
+    recorder = Recorder()
+    result = run_episode(_live, task, number, seed, recorder.watch)
+    verdict = 'success' if result.success else 'failure'
+    name = f'{task.name}-{task.start}-{number:03d}-{verdict}.mp4'.replace(' ', '_')
+    recorder.write(_video / name.replace(',', ''), _live.scene)
+    return result
+
+
+def write_report(
+    path: Path, deployment: Deployment, seed: int, tasks: Sequence[Task], results: Sequence[Any]
+) -> None:
+    """Write everything that came out as one JSON object; see `docs` for its keys."""
+    import json
+    from dataclasses import asdict
+
+    from .evaluation import as_json, summarise
+
+    ordered = sorted(results, key=lambda r: (r.task, r.start, r.episode))
+    report = {
+        'environment': tasks[0].environment,
+        'policy': asdict(deployment),
+        'seed': seed,
+        'tasks': [asdict(task) | {'name': task.name} for task in tasks],
+        'summary': summarise(ordered),
+        'episodes': [as_json(result) for result in ordered],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+    temporary.write_text(json.dumps(report, indent=1, ensure_ascii=False) + '\n', 'utf-8')
+    os.replace(temporary, path)
