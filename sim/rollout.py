@@ -143,10 +143,9 @@ def roll_out(
         raise SimulationError(f'{episodes} episodes with {workers} workers; both start at 1')
     environment = tasks[0].environment
     check_policy(deployment, environment)
-    jobs = [
-        (t, number, evaluation_seed(seed, number)) for t in tasks for number in range(episodes)
-    ]
-    yield from spread(jobs, _work, workers, _start_worker, (environment, deployment, video))
+    numbered = [(number, evaluation_seed(seed, number)) for number in range(episodes)]
+    jobs = [(task, *number) for task in tasks for number in numbered]
+    return spread(jobs, _work, workers, _start_worker, (environment, deployment, video))
 
 
 def check_policy(deployment: Deployment, environment: str) -> None:
