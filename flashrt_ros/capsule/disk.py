@@ -10,7 +10,7 @@ import torch
 from flashrt_ros.capsule import envelope, host_state
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.digest import Fetch
-from flashrt_ros.capsule.errors import CapsuleError, StoreError
+from flashrt_ros.capsule.errors import CapsuleError, HostStateError, StoreError
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.layout import Layout
 from flashrt_ros.capsule.segment import Node, Segment, Text
@@ -107,7 +107,7 @@ class Disk:
             raise StoreError(
                 f'{self.store.path / name}.capsule has an unreadable header ({error}); remove it'
             ) from error
-        except StoreError as error:
+        except (StoreError, HostStateError) as error:
             raise StoreError(f'{self.store.path / name}.capsule {error}') from None
         capsule.file = name
         capsule._digest = name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flashrt_ros.capsule import host_state
 from flashrt_ros.capsule.closure import Closure
@@ -13,12 +13,17 @@ from flashrt_ros.capsule.segment import Node, Text
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Stream
 
+if TYPE_CHECKING:
+    from flashrt_ros.capsule.registry import Registry
+
 
 class Live:
     """One per closure, shared by all its sessions.
 
     `held` says, per rope, which text the live buffers hold; together with the lengths' `intact`
-    it decides which bytes a snapshot or a restore may leave alone.
+    it decides which bytes a snapshot or a restore may leave alone. What is held also stays in the
+    gpu tier while there is room, even after its capsules moved down, so that the next snapshot
+    still costs what changed.
     """
 
     def __init__(self, ctx: Context, closure: Closure, stream: Stream) -> None:
@@ -37,7 +42,30 @@ class Live:
         self._tensors = [buffer.tensor for buffer in closure.buffers]
         self._addresses = [buffer.address for buffer in closure.buffers]
         self._hosts = tuple(closure.host_entries.items())
+        self.registry: Registry | None = None
         self.held = [Text(None, 0) for _ in self._ropes]
+        self._kept: list[Node | None] = [None for _ in self._ropes]  # counted in the gpu tier
+
+    def use(self, registry: Registry) -> None:
+        """Segments come from `registry` from now on; those of another one are not shared."""
+        if self.registry is not registry:
+            self.let_go()
+            self.held = [Text(None, 0) for _ in self._ropes]
+            self.registry = registry
+            registry.lives.add(self)
+
+    def let_go(self) -> bool:
+        """Give the gpu tier back what only the live state holds there; False when nothing is."""
+        kept = [node for node in self._kept if node is not None]
+        for node in kept:
+            node.release('gpu')
+        self._kept = [None for _ in self._ropes]
+        return bool(kept)
+
+    def __del__(self) -> None:
+        kept = tuple(node for node in getattr(self, '_kept', ()) if node is not None)
+        if kept and self.registry is not None:
+            self.registry.collect_later(kept, {'gpu'}, None)
 
     def check(self) -> None:
         """Raise `ReboundError` when a buffer's memory was replaced."""
@@ -108,4 +136,11 @@ class Live:
         """The live buffers now hold `texts`."""
         for index, (rope, text) in enumerate(zip(self._ropes, texts, strict=True)):
             self.held[index] = text
+            old = self._kept[index]
+            if text.node is not old:
+                if text.node is not None:
+                    text.node.hold('gpu')
+                if old is not None:
+                    old.release('gpu')
+                self._kept[index] = text.node
             rope.length.settle(text.length)

@@ -31,7 +31,7 @@ class Memory:
     ) -> None:
         backend = ctx.backend
         self.arenas = {
-            'gpu': Arena(gpu_bytes, lambda nbytes: backend.allocate((nbytes,), torch.uint8)),
+            'gpu': Arena(gpu_bytes, backend.reserve),
             'host': Arena(host_bytes, backend.allocate_host),
         }
         self._ctx = ctx

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Event, Stream
 
 if TYPE_CHECKING:
+    from flashrt_ros.capsule.live import Live
     from flashrt_ros.capsule.session import Session
 
 
@@ -83,7 +85,8 @@ class Registry:
         self._order: OrderedDict[int, Lineage] = OrderedDict()  # least recently used first
         self._busy: list[int] = []  # capsules that must stay where they are for the moment
         self._leaving: deque[_Leaving] = deque()
-        self._garbage: deque[tuple[tuple[Segment, ...], set[str], Lineage]] = deque()
+        self._garbage: deque[tuple[tuple[Segment, ...], set[str], Lineage | None]] = deque()
+        self.lives: weakref.WeakSet[Live] = weakref.WeakSet()  # live states that share segments
         self._stamp = 0.0
         self.refused: dict[str, str] = {}  # stored capsules that no session may have, and why
 
@@ -117,7 +120,9 @@ class Registry:
         self._touch(capsule)
         self._memory.await_arrivals(stream)
 
-    def collect_later(self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage) -> None:
+    def collect_later(
+        self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None
+    ) -> None:
         """A capsule was garbage collected, perhaps in the middle of our own work."""
         self._garbage.append((tips, tiers, lineage))
 
@@ -378,8 +383,9 @@ class Registry:
             for tier in tiers.intersection(MEMORY):
                 for tip in tips:
                     tip.release(tier)
-            self._order.pop(id(lineage), None)
-            lineage.end()
+            if lineage is not None:
+                self._order.pop(id(lineage), None)
+                lineage.end()
         self._finish()
 
     def _finish(self) -> None:
@@ -401,7 +407,7 @@ class Registry:
             movable = not capsule.pinned and id(capsule.lineage) not in self._busy
             if tier in capsule.tiers and movable and self._lower(capsule, tier):
                 return True
-        return False
+        return tier == 'gpu' and any(live.let_go() for live in self.lives)
 
     def _lower(self, capsule: Capsule, tier: str) -> bool:
         """Demote by one tier, or further where the next has no room."""

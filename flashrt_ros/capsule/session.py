@@ -62,6 +62,11 @@ class Session:
         return self._head.capsule if self._head is not None else None
 
     @property
+    def context(self) -> Context:
+        """The context of the closure's buffers."""
+        return self._ctx
+
+    @property
     def fingerprint(self) -> Fingerprint:
         """The deployment."""
         return self._fingerprint
@@ -93,6 +98,7 @@ class Session:
         host = live.read_host()
         lengths = live.lengths()
         with registry.working(self._stream):
+            live.use(registry)
             fixed = Segment(live.layout.fixed_bytes)
             texts: list[Text] = []
             new: list[Node | None] = []
@@ -147,6 +153,7 @@ class Session:
         self._require_fits(capsule)
         live.check()
         with registry.working(self._stream):
+            live.use(registry)
             registry.ready(capsule, self._stream)
             if capsule.host:
                 live.write_host(capsule.host)

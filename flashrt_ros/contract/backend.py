@@ -21,6 +21,9 @@ class Backend(Protocol):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zero-filled contiguous memory."""
 
+    def reserve(self, nbytes: int) -> torch.Tensor:
+        """Device memory of any content; uint8 [nbytes]."""
+
     def allocate_host(self, nbytes: int) -> torch.Tensor:
         """Host memory that the device copies from and to at full speed; uint8 [nbytes]."""
 

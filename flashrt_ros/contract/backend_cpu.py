@@ -22,9 +22,13 @@ class CpuBackend:
         """Zero-filled contiguous memory."""
         return torch.zeros(shape, dtype=dtype)
 
+    def reserve(self, nbytes: int) -> torch.Tensor:
+        """Memory that the system provides page by page, as it is used."""
+        return torch.empty(nbytes, dtype=torch.uint8)
+
     def allocate_host(self, nbytes: int) -> torch.Tensor:
         """Plain memory."""
-        return torch.zeros(nbytes, dtype=torch.uint8)
+        return self.reserve(nbytes)
 
     def make_stream(self, priority: int) -> Any:
         """Streams are names here; there is one order of execution."""

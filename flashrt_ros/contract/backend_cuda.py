@@ -24,6 +24,10 @@ class CudaBackend:
         """Zero-filled contiguous memory, its own allocation."""
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
+    def reserve(self, nbytes: int) -> torch.Tensor:
+        """One allocation on the device."""
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+
     def allocate_host(self, nbytes: int) -> torch.Tensor:
         """Pinned memory."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)

@@ -1,0 +1,447 @@
+"""The disk tier: what comes back is exact, and what is not exact does not come back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashrt_ros.capsule import envelope
+from flashrt_ros.capsule.errors import (
+    BudgetError,
+    FingerprintError,
+    StoreError,
+)
+from flashrt_ros.capsule.registry import Registry
+from flashrt_ros.capsule.store import DiskStore
+from flashrt_ros.contract.context import Context
+
+
+def registry(ctx: Context, path: Path, **options: Any) -> Registry:
+    """A registry with a disk tier."""
+    return Registry(ctx, gpu_bytes=1 << 20, store=DiskStore(path, **options))
+
+
+@pytest.fixture
+def stored(brain: Any, tmp_path: Path) -> tuple[Any, Any, list[Any], Path]:
+    """A session with three capsules of one lineage on disk: (brain, session, capsules, path)."""
+    path = tmp_path / 'capsules'
+    session = brain.session(registry(brain.ctx, path))
+    capsules = []
+    for index in range(3):
+        capsules.append((session.snapshot('turn', index, tier='disk'), brain.bytes()))
+        brain.step()
+    session.registry.settle()
+    return brain, session, capsules, path
+
+
+def test_a_restarted_process_finds_its_capsules_and_re_enters(
+    stored: Any, make_brain: Any
+) -> None:
+    """Same deployment, new process (here: new buffers): every capsule restores exactly."""
+    brain, _, capsules, path = stored
+    again = make_brain(Context(str(brain.ctx.device)))
+    session = again.session(registry(again.ctx, path))
+    found = session.registry.capsules
+    assert sorted(c.digest for c in found) == sorted(c.digest for c, _ in capsules)
+    latest = session.registry.latest('turn')
+    assert latest is not None
+    assert latest.position == 2
+    by_digest = {c.digest: c for c in found}
+    for capsule, expected in capsules:
+        session.restore(by_digest[capsule.digest])
+        assert again.bytes() == expected
+        assert session.snapshot('turn', capsule.position).digest == capsule.digest
+    first, second = (by_digest[c.digest] for c, _ in capsules[:2])
+    assert second.parent is first
+    # Descendants share their ancestors' segments again.
+    assert second.texts[0].node.parent is first.texts[0].node
+
+
+def test_a_lineage_costs_its_segments_once(stored: Any) -> None:
+    """Three capsules of one lineage: each file adds what was appended."""
+    brain, session, capsules, path = stored
+    store = DiskStore(path)
+    assert len(store.names('capsule')) == len(store.names('segment')) == 3
+    before = store.used()
+    session.restore(capsules[-1][0])
+    brain.flags.tensor.add_(1)
+    session.snapshot('turn', 9, tier='disk')
+    assert len(store.names('segment')) == 3
+    assert store.used() - before < before
+
+
+def test_demoted_capsules_take_no_memory_and_come_back(stored: Any) -> None:
+    """On disk only: the gpu tier has what the live state shares; a restore promotes."""
+    brain, session, capsules, _ = stored
+    assert session.registry.usage('gpu').used == 3 * 256
+    assert {c.tier for c, _ in capsules} == {'disk'}
+    for capsule, expected in capsules:
+        session.restore(capsule)
+        assert capsule.tier == 'gpu'
+        assert brain.bytes() == expected
+
+
+def flip(path: Path, where: float) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[min(int(len(data) * where), len(data) - 1)] ^= 1
+    path.write_bytes(data)
+
+
+def splice(path: Path) -> None:
+    """The front of one file, the end of another."""
+    other = next(p for p in path.parent.glob(f'*{path.suffix}') if p != path)
+    data, rest = path.read_bytes(), other.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + rest[len(rest) // 2 :])
+
+
+def swap(path: Path) -> None:
+    """A sound file under another's name."""
+    other = next(p for p in path.parent.glob(f'*{path.suffix}') if p != path)
+    path.write_bytes(other.read_bytes())
+
+
+def link(path: Path) -> None:
+    """A symbolic link to the file's content."""
+    moved = path.parent.parent / 'elsewhere'
+    path.rename(moved)
+    path.symlink_to(moved)
+
+
+def long_header(path: Path) -> None:
+    """Lengths that do not add up."""
+    data = bytearray(path.read_bytes())
+    data[16:24] = struct.pack('<Q', 1 << 60)
+    path.write_bytes(data)
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    'flipped front': (lambda path: flip(path, 0.0), 'no capsule file of this version'),
+    'flipped digest': (lambda path: flip(path, 40 / path.stat().st_size), 'altered'),
+    'flipped header': (lambda path: flip(path, 110 / path.stat().st_size), 'altered'),
+    'flipped payload': (lambda path: flip(path, 1.0), 'altered'),
+    'truncated': (lambda path: os.truncate(path, path.stat().st_size - 1), 'truncated'),
+    'cut to nothing': (lambda path: os.truncate(path, 3), 'truncated'),
+    'longer': (lambda path: path.write_bytes(path.read_bytes() + b'x'), 'spliced'),
+    'spliced': (splice, 'altered|spliced|truncated'),
+    'other lengths': (long_header, 'truncated or spliced'),
+    'swapped': (swap, 'not the digest of its content'),
+    'symbolic link': (link, 'is a link'),
+    'hard link': (lambda path: os.link(path, path.parent.parent / 'x'), 'linked from elsewhere'),
+    'open to others': (lambda path: path.chmod(0o644), 'chmod 600'),
+    'gone': (lambda path: path.unlink(), 'cannot be read'),
+}
+
+
+@pytest.mark.parametrize('kind', ['capsule', 'segment'])
+@pytest.mark.parametrize('fault', list(FAULTS))
+def test_a_damaged_file_is_refused_and_nothing_live_changes(
+    stored: Any, fault: str, kind: str
+) -> None:
+    """Planted faults: the reason and the file are named; live bytes stay."""
+    brain, session, capsules, path = stored
+    capsule, _ = capsules[0]
+    name = capsule.file if kind == 'capsule' else capsule.texts[0].node.file
+    damage, reason = FAULTS[fault]
+    damage(path / f'{name}.{kind}')
+    then = brain.bytes()
+    for live in session.registry.lives:
+        live.let_go()
+    with pytest.raises(StoreError, match=rf'(?s){name}\.{kind}.*({reason})'):
+        session.restore(capsule)
+    assert brain.bytes() == then
+    with pytest.raises(StoreError, match=reason):
+        DiskStore(path).read(name, kind)
+
+
+def test_a_file_that_only_parses_elsewhere_is_refused(stored: Any) -> None:
+    """Planted fault: a sound envelope whose tensors are not the closure's."""
+    brain, session, capsules, path = stored
+    capsule, _ = capsules[0]
+    file = path / f'{capsule.file}.capsule'
+    header, _ = DiskStore(path).read(capsule.file, 'capsule')
+    then = brain.bytes()
+    for tensors, says in (
+        ({'state': torch.zeros(8)}, "holds \\['state'\\]"),
+        (
+            {
+                'state': torch.zeros(9),
+                'count': torch.zeros(1, dtype=torch.int64),
+                'flags': torch.zeros(3, dtype=torch.uint8),
+            },
+            "'state' as torch.float32 \\(9,\\)",
+        ),
+    ):
+        file.write_bytes(envelope.pack('capsule', header, tensors, None)[1])
+        with pytest.raises(StoreError, match=says):
+            session.restore(capsule)
+    assert brain.bytes() == then
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'ropes': [[]]},
+        {'ropes': []},
+        {'lengths': [99]},
+        {'ropes': [[['f' * 64, 1, 2, 2]]]},
+        {'ropes': [[['f' * 64, 0, 2, 3]]]},
+        {'ropes': [[['f' * 64, 0, 'x', 2]]]},
+        {'host': {'queue': {'__flashrt__': 'array', 'dtype': 'O', 'shape': [], 'base64': ''}}},
+        {'host': {'queue': {'__flashrt__': 'what'}}},
+        {'position': 'x'},
+        {'schema': {}},
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(stored: Any, change: dict[str, Any]) -> None:
+    """Planted faults behind a sound digest: structure is checked as well."""
+    brain, _, capsules, path = stored
+    name = capsules[0][0].file
+    header, _ = DiskStore(path).read(name, 'capsule')
+    data = envelope.pack('capsule', {**header, **change}, {}, None)[1]
+    (path / f'{name}.capsule').write_bytes(data)
+    fresh = brain.session(registry(brain.ctx, path))
+    assert name in fresh.registry.refused
+    assert len(fresh.registry.capsules) == 2
+
+
+def test_another_deployment_finds_nothing_and_is_told_why(stored: Any) -> None:
+    """The fingerprint's difference is named for every capsule that was not adopted."""
+    brain, _, capsules, path = stored
+    other = brain.session(registry(brain.ctx, path), weights='w2')
+    assert other.registry.capsules == ()
+    assert len(other.registry.refused) == 3
+    reason = other.registry.refused[capsules[0][0].file]
+    assert 'weights (w1 there, w2 here)' in reason
+    with pytest.raises(FingerprintError, match='weights'):
+        other.registry.open(capsules[0][0].file, capsules[0][0].layout, other.fingerprint)
+
+
+def test_signed_stores_refuse_what_is_not_signed(brain: Any, tmp_path: Path) -> None:
+    """With a key: unsigned and otherwise signed files are refused; its own are taken."""
+    path = tmp_path / 'shared'
+    signed = brain.session(registry(brain.ctx, path, key=b'k1')).snapshot('s', tier='disk')
+    assert brain.session(registry(brain.ctx, path, key=b'k1')).registry.latest() is not None
+    other = brain.session(registry(brain.ctx, path, key=b'k2')).registry
+    assert 'signed with another key' in other.refused[signed.digest]
+    brain.step()
+    unsigned = brain.session(registry(brain.ctx, tmp_path / 'own')).snapshot('u', tier='disk')
+    os.rename(tmp_path / 'own' / f'{unsigned.digest}.capsule', path / f'{unsigned.digest}.capsule')
+    again = brain.session(registry(brain.ctx, path, key=b'k1')).registry
+    assert 'is not signed' in again.refused[unsigned.digest]
+
+
+def test_folders_that_are_not_ones_own_are_refused(tmp_path: Path) -> None:
+    """Planted faults: a link, a folder that others may write, a folder of somebody else."""
+    real = tmp_path / 'real'
+    real.mkdir(mode=0o700)
+    (tmp_path / 'link').symlink_to(real)
+    with pytest.raises(StoreError, match='a link'):
+        DiskStore(tmp_path / 'link')
+    real.chmod(0o777)
+    with pytest.raises(StoreError, match='chmod 700'):
+        DiskStore(real)
+    real.chmod(0o700)
+    if os.geteuid() == 0:
+        os.chown(real, 12345, 12345)
+        with pytest.raises(StoreError, match='belongs to user 12345'):
+            DiskStore(real)
+
+
+def test_a_file_of_somebody_else_is_refused(stored: Any) -> None:
+    """Planted fault: same bytes, other owner."""
+    if os.geteuid() != 0:
+        pytest.skip('only root can give files away')
+    brain, session, capsules, path = stored
+    os.chown(path / f'{capsules[0][0].file}.capsule', 12345, 12345)
+    with pytest.raises(StoreError, match='belongs to user 12345'):
+        session.restore(capsules[0][0])
+
+
+@pytest.mark.parametrize('name', ['../../etc/passwd', 'a' * 63, 'A' * 64, '', 'a' * 64 + '/x'])
+def test_a_name_that_is_no_digest_is_refused(tmp_path: Path, name: str) -> None:
+    """Planted faults; the folder is never left."""
+    with pytest.raises(StoreError, match='is no digest'):
+        DiskStore(tmp_path / 's').read(name, 'capsule')
+
+
+def test_files_and_folder_are_private(stored: Any) -> None:
+    """0600 and 0700; nothing temporary stays."""
+    path = stored[3]
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert {entry.stat().st_mode & 0o777 for entry in os.scandir(path)} == {0o600}
+    assert DiskStore(path).strangers() == []
+
+
+def test_the_quota_holds_and_nothing_is_written_beyond_it(brain: Any, tmp_path: Path) -> None:
+    """Planted fault: a full store. The capsule stays where it is."""
+    session = brain.session(registry(brain.ctx, tmp_path / 's', quota=3000))
+    capsule = session.snapshot('fits', tier='disk')
+    session.registry.settle()
+    files = set(os.listdir(tmp_path / 's'))
+    brain.step()
+    second = session.snapshot('too much')
+    with pytest.raises(BudgetError, match='quota 3000'):
+        session.registry.demote(second, 'disk')
+    assert set(os.listdir(tmp_path / 's')) == files
+    assert second.tier == 'gpu'
+    session.registry.evict(capsule)
+    session.registry.demote(second, 'disk')
+
+
+def test_a_full_memory_goes_on_to_disk(brain: Any, tmp_path: Path) -> None:
+    """Without a host tier, the least recently used capsule is demoted to disk."""
+    tiers = Registry(brain.ctx, gpu_bytes=512, store=DiskStore(tmp_path / 's'))
+    session = brain.session(tiers)
+    capsules = []
+    for index in range(5):
+        brain.cursor.truncate(0)
+        brain.flags.tensor.fill_(index)
+        capsules.append((session.snapshot('s', index), brain.bytes()))
+    assert [c.tier for c, _ in capsules[:2]] == ['disk', 'disk']
+    for capsule, expected in capsules:
+        session.restore(capsule)
+        assert brain.bytes() == expected
+
+
+def test_evicting_removes_the_file_and_the_segments_nobody_names(stored: Any) -> None:
+    """Children keep what they share; memory-only relatives can still be stored afterwards."""
+    brain, session, capsules, path = stored
+    store = DiskStore(path)
+    session.restore(capsules[2][0])
+    brain.step()
+    child = session.snapshot('child')
+    for capsule, _ in capsules:
+        session.registry.evict(capsule)
+    assert store.names('capsule') == store.names('segment') == []
+    expected = brain.bytes()
+    session.registry.demote(child, 'disk')
+    brain.step()
+    session.registry.settle()
+    session.restore(child)
+    assert brain.bytes() == expected
+
+
+def test_orphans_are_swept_and_strangers_left_alone(stored: Any) -> None:
+    """Planted faults: temporary files and unnamed segments go at start; foreign files stay."""
+    path = stored[3]
+    name, data = envelope.pack('segment', {'begin': 0}, {'x': torch.zeros(1)}, None)
+    for file in (f'{name}.segment', f'.tmp-1-{name}.segment'):
+        (path / file).write_bytes(data)
+        (path / file).chmod(0o600)
+    (path / 'notes.txt').write_text('mine')
+    store = DiskStore(path)
+    assert not (path / f'{name}.segment').exists()
+    assert not list(path.glob('.tmp-*'))
+    assert store.strangers() == ['notes.txt']
+    assert len(store.names('segment')) == 3
+
+
+def test_segments_stay_while_a_capsule_cannot_be_read(stored: Any) -> None:
+    """A damaged capsule may be the one that names them: sweeping would make it worse."""
+    capsules, path = stored[2], stored[3]
+    flip(path / f'{capsules[2][0].file}.capsule', 0.5)
+    assert len(DiskStore(path).names('segment')) == 3
+
+
+def test_a_pinned_file_is_held_against_other_processes(stored: Any) -> None:
+    """A living session's pin keeps `remove` away, whichever process asks."""
+    _, session, capsules, path = stored
+    capsule, _ = capsules[0]
+    capsule.pin(session)
+    command = (
+        'import sys; from flashrt_ros.capsule.store import DiskStore; '
+        'DiskStore(sys.argv[1]).remove(sys.argv[2])'
+    )
+    arguments = [sys.executable, '-c', command, str(path), capsule.file]
+    refused = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert 'held by a living session' in refused.stderr
+    session.close()
+    subprocess.run(arguments, check=True)
+    assert capsule.file not in DiskStore(path).names('capsule')
+
+
+WRITER = """
+import sys, torch
+torch.set_num_threads(1)
+from flashrt_ros.capsule.closure import Closure
+from flashrt_ros.capsule.cursor import Cursor
+from flashrt_ros.capsule.fingerprint import Fingerprint
+from flashrt_ros.capsule.registry import Registry
+from flashrt_ros.capsule.session import Session
+from flashrt_ros.capsule.store import DiskStore
+from flashrt_ros.contract.context import Context
+ctx = Context('cpu')
+state = ctx.buffer('state', (4096,), torch.int32)
+cache = ctx.buffer('cache', (4096, 64), torch.int32)
+cursor = Cursor('cache')
+closure = Closure('x').fixed(state).append(cache, 0, cursor)
+registry = Registry(ctx, 1 << 24, store=DiskStore(sys.argv[1]))
+session = Session(ctx, closure, Fingerprint({}), registry=registry)
+last = registry.latest()
+start = 0
+if last is not None:
+    session.restore(last)
+    start = last.position + 1
+    assert bool((state.tensor == last.position).all()), 'state'
+    want = torch.arange(last.position + 1, dtype=torch.int32)[:, None].expand(-1, 64)
+    assert torch.equal(cache.tensor[: cursor.length], want), 'cache'
+print('from', start, flush=True)
+for n in range(start, start + int(sys.argv[2])):
+    state.tensor.fill_(n)
+    with cursor.appending(1):
+        cache.tensor[n] = n
+    registry.demote(session.snapshot('turn', n), 'disk')
+    print(n, flush=True)
+"""
+
+
+def test_a_process_killed_while_writing_re_enters_at_the_last_committed_boundary(
+    tmp_path: Path,
+) -> None:
+    """Kill -9 in the middle, several times: what was reported as written is there, exact."""
+    committed = -1
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, '-c', WRITER, str(tmp_path / 's'), '1000'],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        start = int(process.stdout.readline().split()[1])
+        assert start >= committed + 1
+        for line in process.stdout:
+            committed = int(line)
+            if committed >= start + 5:
+                break
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split()
+        committed = max([committed, *map(int, rest)])
+        process.wait()
+        process.stdout.close()
+    done = subprocess.run(
+        [sys.executable, '-c', WRITER, str(tmp_path / 's'), '1'],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert int(done.stdout.split()[1]) >= committed + 1
+    assert not list((tmp_path / 's').glob('.tmp-*'))
+
+
+def test_headers_are_json_that_anybody_can_read(stored: Any) -> None:
+    """No pickle: descriptor and host state are JSON, tensors safetensors."""
+    capsules, path = stored[2], stored[3]
+    header, payload = DiskStore(path).read(capsules[0][0].file, 'capsule')
+    assert json.loads(json.dumps(header)) == header
+    assert header['host']['queue']['queue'] == [1, 2, 3]
+    assert payload[8:9] == b'{'
