@@ -62,6 +62,7 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self.render_mode = render_mode
         self.simulator = make_simulator(self.TASK)
         self._state = SimulatorState(self.simulator)
+        self._pristine = codec.pack(self._state.collect())
         self._ticks = 0
         self._size = (width, height)
         self._frames = FrameRenderer(self.simulator.model, IMAGE_SIZE, IMAGE_SIZE)
@@ -244,6 +245,8 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     def _reset_simulator(self) -> None:
         """MetaWorld's reset, with the objects where `self.np_random` puts them."""
+        # MetaWorld leaves some attributes of the last episode in place.
+        self._state.apply(codec.unpack(self._pristine))
         space = self.simulator._random_reset_space
         self.simulator._freeze_rand_vec = True
         self.simulator._last_rand_vec = self.np_random.uniform(space.low, space.high)
