@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def train(
     Returns:
         The history that was written.
     """
+    exact(torch.device(device))
     data.check()
     spec = spec_of(data, recipe.horizon, low, high)
     validation = recipe.train.validation
@@ -93,6 +95,15 @@ def train(
     if trainer.done == recipe.train.steps:
         export(out / 'checkpoint', trainer.average, recipe.dtype)
     return history
+
+
+def exact(device: torch.device) -> None:
+    """Make this process's GPU work repeatable bit for bit, where torch can."""
+    if device.type == 'cuda':
+        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[assignment]
 
 
 def device_name(device: str) -> str:
