@@ -97,7 +97,7 @@ def present(step: str) -> bool:
 
 def system_packages() -> None:
     """Install the Debian packages that are missing, or say which line installs them."""
-    missing = missing_system_packages(ros=bool(ROS))
+    missing = missing_system_packages()
     if not missing:
         return
     if not shutil.which('apt-get'):

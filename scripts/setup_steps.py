@@ -109,7 +109,7 @@ def system_numpy() -> str | None:
     return done.stdout.strip() or None
 
 
-def missing_system_packages(ros: bool) -> list[str]:
+def missing_system_packages() -> list[str]:
     """Return the names (Debian's) of the system packages that are not there."""
     missing = []
     version = f'{sys.version_info.major}.{sys.version_info.minor}'
