@@ -20,7 +20,7 @@ from flashrt_policies.hybrid_lm.weights import Weights
 from flashrt_policies.kernels import embed, sampling
 from flashrt_policies.kernels.attention import inverse_frequencies
 from flashrt_policies.kernels.gated_delta import CHUNK
-from flashrt_policies.kernels.linear import linear
+from flashrt_policies.kernels.linear import head_logits
 from flashrt_policies.kernels.norm import add_rms_norm
 from flashrt_ros.contract.graph import ShapeKey
 from flashrt_ros.errors import FlashrtError
@@ -125,7 +125,7 @@ class HybridLM:
     def _choose(self, drawn: bool) -> None:
         """Turn the hidden state into logits and choose the next token."""
         state = self.state
-        self.logits.tensor.copy_(linear(state.hidden.tensor, self.weights.head)[0])
+        head_logits(state.hidden.tensor, self.weights.head, self.logits.tensor)
         if drawn:
             sampling.draw(
                 self.logits.tensor, state.token.tensor, state.temperature.tensor,
@@ -136,10 +136,26 @@ class HybridLM:
 
     def _step(self, drawn: bool) -> None:
         """Consume the token chosen last and choose the next."""
-        self._prompt.tensor[:1].copy_(self.state.token.tensor)
-        self._span.tensor.copy_(self._one)
-        self._consume(1)
+        if self.ctx.device.type == 'cuda':
+            self._step_fused()
+        else:
+            self._prompt.tensor[:1].copy_(self.state.token.tensor)
+            self._span.tensor.copy_(self._one)
+            self._consume(1)
         self._choose(drawn)
+
+    def _step_fused(self) -> None:
+        from flashrt_policies.hybrid_lm.step import step_layers
+        from flashrt_policies.kernels.embed_triton import take_one
+
+        state = self.state
+        history, position = state.history.tensor[0], state.position.tensor
+        x = take_one(
+            state.token.tensor, self.weights.embed, history, position, state.digest.tensor
+        )
+        x = step_layers(self.config, self.weights, state, x, self._at)
+        state.hidden.tensor.copy_(add_rms_norm(x, None, self.weights.norm, self.config.eps))
+        position += 1
 
     # What callers do.
 

@@ -15,10 +15,26 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         bias: [N], or None.
 
     Returns:
-        [M, N]. On CUDA a row's bits do not depend on how many rows there are.
+        [M, N]. On CUDA a row's bits do not depend on how many rows there are, of two or more.
     """
     if x.is_cuda:
         from flashrt_policies.kernels import linear_triton
 
         return linear_triton.linear(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def head_logits(hidden: Tensor, head: Tensor, logits: Tensor) -> None:
+    """Write the logits of one token.
+
+    Args:
+        hidden: [1, K].
+        head: [vocab, K].
+        logits: float32 [vocab], written.
+    """
+    if hidden.is_cuda:
+        from flashrt_policies.kernels import linear_triton
+
+        linear_triton.row(hidden, head, out=logits.view(1, -1))
+        return
+    logits.copy_(F.linear(hidden, head)[0])

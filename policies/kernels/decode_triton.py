@@ -1,0 +1,251 @@
+"""Triton kernels of a decode step: one token, everything between two products in one launch."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashrt_policies.kernels.attention_triton import LOG2_E, normed_rotated
+from flashrt_policies.kernels.gated_delta import L2_EPS
+from flashrt_policies.kernels.gated_delta_triton import soft_plus
+
+# Programs per key head that share a decode step's keys; fixed, so one graph serves every length.
+SPLITS = 64
+
+
+@triton.jit
+def conv_one(
+    proj_ptr, window_ptr, conv_ptr, channel, mask, channels, TAPS: tl.constexpr
+):  # fmt: skip
+    """Convolution and SiLU of some channels of one token; moves their window; float32."""
+    x = tl.load(proj_ptr + channel, mask=mask, other=0.0)
+    weight = tl.load(conv_ptr + (TAPS - 1) * channels + channel, mask=mask, other=0.0)
+    acc = x.to(tl.float32) * weight.to(tl.float32)
+    for tap in tl.static_range(TAPS - 1):
+        before = tl.load(window_ptr + tap * channels + channel, mask=mask, other=0.0)
+        weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
+        acc += before.to(tl.float32) * weight.to(tl.float32)
+        if tap > 0:
+            tl.store(window_ptr + (tap - 1) * channels + channel, before, mask=mask)
+    tl.store(window_ptr + (TAPS - 2) * channels + channel, x, mask=mask)
+    return acc * tl.sigmoid(acc)
+
+
+@triton.jit
+def delta_step_kernel(
+    proj_ptr, window_ptr, conv_ptr, decay_ptr, bias_ptr, state_ptr, norm_ptr, out_ptr,
+    key_heads, heads, key_dim, dim, l2_eps, scale, eps,
+    TAPS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+):  # fmt: skip
+    """One key head and the value heads that share it: delta rule, read-out, gated norm."""
+    key_head = tl.program_id(0)
+    channels = 2 * key_heads * key_dim + heads * dim
+    at_k, at_v = tl.arange(0, K), tl.arange(0, V)
+    in_k, in_v = at_k < key_dim, at_v < dim
+    q = conv_one(proj_ptr, window_ptr, conv_ptr, key_head * key_dim + at_k, in_k, channels, TAPS)
+    k = conv_one(
+        proj_ptr, window_ptr, conv_ptr, (key_heads + key_head) * key_dim + at_k, in_k, channels,
+        TAPS,
+    )  # fmt: skip
+    q = q * (tl.rsqrt(tl.sum(q * q, 0) + l2_eps) * scale)
+    k = k * tl.rsqrt(tl.sum(k * k, 0) + l2_eps)
+    both = tl.sum(q * k, 0)
+    norm = tl.load(norm_ptr + at_v, mask=in_v, other=0.0)
+    group = heads // key_heads
+    for head in range(key_head * group, key_head * group + group):
+        spot = state_ptr + (head * key_dim + at_k[:, None]) * dim + at_v[None, :]
+        inside = in_k[:, None] & in_v[None, :]
+        state = tl.load(spot, mask=inside, other=0.0)
+        v = conv_one(
+            proj_ptr, window_ptr, conv_ptr, 2 * key_heads * key_dim + head * dim + at_v, in_v,
+            channels, TAPS,
+        )  # fmt: skip
+        b = tl.load(proj_ptr + channels + heads * dim + head).to(tl.float32)
+        a = tl.load(proj_ptr + channels + heads * dim + heads + head).to(tl.float32)
+        fade = tl.exp(tl.load(decay_ptr + head) * soft_plus(a + tl.load(bias_ptr + head)))
+        state = state * fade
+        told = tl.sum(state * k[:, None], 0)
+        asked = tl.sum(state * q[:, None], 0)
+        fresh = (v - told) * tl.sigmoid(b)
+        tl.store(spot, state + k[:, None] * fresh[None, :], mask=inside)
+        o = asked + both * fresh  # what the updated state answers
+        z = tl.load(proj_ptr + channels + head * dim + at_v, mask=in_v, other=0.0).to(tl.float32)
+        y = o * tl.rsqrt(tl.sum(o * o, 0) / dim + eps) * norm * (z * tl.sigmoid(z))
+        tl.store(out_ptr + head * dim + at_v, y.to(out_ptr.dtype.element_ty), mask=in_v)
+
+
+@triton.jit
+def attend_one_kernel(
+    q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, q_scale_ptr, k_scale_ptr, freq_ptr, position_ptr,
+    part_ptr, mass_ptr, q_head, kv_heads, capacity, dim, half, eps, scale,
+    NORM: tl.constexpr, G: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
+    N: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The G queries of one key head against one split of the keys.
+
+    The split's size grows with the length, their number does not. The first split also takes the
+    token's own key, straight from the projection, and writes it to its slot.
+    """
+    kv, split = tl.program_id(0), tl.program_id(1)
+    position = tl.load(position_ptr)
+    at, g = tl.arange(0, D), tl.arange(0, GROUP)
+    mask = at < dim
+    kind = keys_ptr.dtype.element_ty
+    q = tl.zeros((GROUP, D), tl.float32)
+    for i in tl.static_range(G):
+        head = kv * G + i
+        one = normed_rotated(
+            q_ptr + head * q_head, q_scale_ptr, freq_ptr, position, dim, half, eps, NORM, D
+        )
+        q = tl.where((g == i)[:, None], one[None, :], q)
+    keys_ptr += kv.to(tl.int64) * capacity * dim
+    values_ptr += kv.to(tl.int64) * capacity * dim
+    m = tl.full((GROUP,), -float('inf'), tl.float32)
+    total = tl.zeros((GROUP,), tl.float32)
+    acc = tl.zeros((GROUP, D), tl.float32)
+    if split == 0:
+        k = normed_rotated(
+            k_ptr + kv * dim, k_scale_ptr, freq_ptr, position, dim, half, eps, NORM, D
+        ).to(kind)
+        v = tl.load(v_ptr + kv * dim + at, mask=mask, other=0.0)
+        tl.store(keys_ptr + position * dim + at, k, mask=mask)
+        tl.store(values_ptr + position * dim + at, v, mask=mask)
+        m = tl.sum(q.to(kind).to(tl.float32) * k.to(tl.float32)[None, :], 1) * scale
+        total += 1.0
+        acc += v.to(tl.float32)[None, :]
+    size = tl.cdiv(tl.cdiv(position, SPLITS), N) * N
+    low = split * size
+    high = tl.minimum(low + size, position)
+    q_low = q.to(kind)
+    for start in tl.range(low, high, N):
+        n = start + tl.arange(0, N)
+        inside = (n < high)[:, None] & mask[None, :]
+        k = tl.load(keys_ptr + n[:, None] * dim + at[None, :], mask=inside, other=0.0)
+        v = tl.load(values_ptr + n[:, None] * dim + at[None, :], mask=inside, other=0.0)
+        score = tl.dot(q_low, tl.trans(k), input_precision='ieee') * scale
+        score = tl.where((n < high)[None, :], score, -float('inf'))
+        peak = tl.maximum(m, tl.max(score, 1))
+        p = tl.exp2(score - peak[:, None])
+        fade = tl.exp2(m - peak)
+        total = total * fade + tl.sum(p, 1)
+        acc = tl.dot(p.to(kind), v, acc * fade[:, None], input_precision='ieee')
+        m = peak
+    place = (kv * SPLITS + split) * GROUP + g
+    tl.store(part_ptr + place[:, None] * D + at[None, :], acc)
+    tl.store(mass_ptr + place * 2, m)
+    tl.store(mass_ptr + place * 2 + 1, total)
+
+
+@triton.jit
+def merge_one_kernel(
+    part_ptr, mass_ptr, gate_ptr, out_ptr, gate_head, dim,
+    GATE: tl.constexpr, G: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
+    D: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of one head, N columns of it, and apply its gate."""
+    head = tl.program_id(0)
+    split, at = tl.arange(0, SPLITS), tl.program_id(1) * N + tl.arange(0, N)
+    mask = at < dim
+    place = (head // G * SPLITS + split) * GROUP + head % G
+    m = tl.load(mass_ptr + place * 2)
+    weight = tl.exp2(m - tl.max(m, 0))
+    total = tl.sum(tl.load(mass_ptr + place * 2 + 1) * weight, 0)
+    part = tl.load(part_ptr + place[:, None] * D + at[None, :])
+    y = tl.sum(part * weight[:, None], 0) / total
+    if GATE:
+        gate = tl.load(gate_ptr + head * gate_head + at, mask=mask, other=0.0).to(tl.float32)
+        y = y * tl.sigmoid(gate)
+    tl.store(out_ptr + head * dim + at, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def delta_step(
+    proj: Tensor,
+    window: Tensor,
+    state: Tensor,
+    conv: Tensor,
+    decay: Tensor,
+    bias: Tensor,
+    norm: Tensor,
+    eps: float,
+    dims: tuple[int, int, int, int],
+) -> Tensor:
+    """Run a linear layer's mixer between its two products on one token.
+
+    Args:
+        proj: [1, C + HV * V + 2 HV]: q, k, v, z, b, a.
+        window: [W - 1, C], moved by one.
+        state: float32 [HV, K, V], updated.
+        conv: [W, C].
+        decay: float32 [HV].
+        bias: float32 [HV].
+        norm: float32 [V], of the gated norm.
+        eps: of the gated norm.
+        dims: (H, HV, K, V).
+
+    Returns:
+        [1, HV * V].
+    """
+    key_heads, heads, key_dim, dim = dims
+    out = torch.empty((1, heads * dim), dtype=proj.dtype, device=proj.device)
+    delta_step_kernel[(key_heads,)](
+        proj, window, conv, decay, bias, state, norm, out,
+        key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5, eps,
+        TAPS=conv.shape[0], K=triton.next_power_of_2(key_dim), V=triton.next_power_of_2(dim),
+        num_warps=8,
+    )  # fmt: skip
+    return out
+
+
+def attend_one(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
+    freq: Tensor,
+    q_scale: Tensor | None,
+    k_scale: Tensor | None,
+    eps: float,
+    gate: Tensor | None,
+) -> Tensor:
+    """Run full attention between its two products on one token.
+
+    Args:
+        q: [1, H, D], not yet normed or rotated, may be strided; as `k`, `v` and `gate`.
+        k: [1, KV, D].
+        v: [1, KV, D].
+        keys: [KV, T, D]; slot `position` is written.
+        values: [KV, T, D], likewise.
+        position: int64 [1].
+        freq: float32 [R].
+        q_scale: float32 [D], or None for no norm.
+        k_scale: float32 [D], or None.
+        eps: of the norms.
+        gate: [1, H, D], or None.
+
+    Returns:
+        [1, H * D].
+    """
+    heads, dim = q.shape[1:]
+    kv, capacity = keys.shape[:2]
+    g = heads // kv
+    group, width = max(16, triton.next_power_of_2(g)), max(16, triton.next_power_of_2(dim))
+    part = torch.empty((kv * SPLITS * group, width), dtype=torch.float32, device=q.device)
+    mass = torch.empty((kv * SPLITS * group, 2), dtype=torch.float32, device=q.device)
+    attend_one_kernel[(kv, SPLITS)](
+        q, k, v, keys, values, q if q_scale is None else q_scale,
+        k if k_scale is None else k_scale, freq, position, part, mass,
+        q.stride(1), kv, capacity, dim, freq.shape[0], eps, dim**-0.5 * LOG2_E,
+        NORM=q_scale is not None, G=g, GROUP=group, SPLITS=SPLITS, N=32, D=width,
+        num_warps=4, num_stages=2,
+    )  # fmt: skip
+    out = torch.empty((1, heads * dim), dtype=q.dtype, device=q.device)
+    columns = min(width, 64)
+    merge_one_kernel[(heads, width // columns)](
+        part, mass, q if gate is None else gate, out, 0 if gate is None else gate.stride(1), dim,
+        GATE=gate is not None, G=g, GROUP=group, SPLITS=SPLITS, D=width, N=columns, num_warps=4,
+    )  # fmt: skip
+    return out

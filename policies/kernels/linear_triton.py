@@ -1,0 +1,201 @@
+"""Triton kernels of `linear`: products whose rows keep their bits whatever stands around them.
+
+Every element is summed over K in one ascending chain of matrix instructions, for every tile size,
+so a row's bits depend neither on the number of rows nor on the tile. K is never split. The
+library's product (cuBLAS) is taken for tall inputs where a trial shows the same bits; it is then
+the same chain. A single row goes through a kernel of its own, bound by the weights' bytes.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashrt_policies.kernels.launch import processors, stages
+
+# Rows, columns of a tile, warps, and how fast a processor works on such tiles, relatively.
+TILES = (
+    (128, 256, 8, 1.0),
+    (128, 128, 8, 0.8),
+    (128, 64, 4, 0.6),
+    (64, 128, 4, 0.6),
+    (64, 64, 4, 0.45),
+    (64, 32, 4, 0.28),
+    (64, 16, 4, 0.16),
+)
+DEPTH = 64
+# From this many rows on the library's product is tried.
+LIBRARY_ROWS = 256
+_library: dict[tuple[int, int, int, torch.dtype, torch.device], bool] = {}
+
+
+@triton.jit
+def matmul_kernel(
+    x_ptr, weight_ptr, bias_ptr, out_ptr, rows, columns, depth,
+    BIAS: tl.constexpr, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr,
+    EVEN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One tile [R, N] of x @ weight.T; tiles are numbered so that neighbours share weights."""
+    pid = tl.program_id(0)
+    down, across = tl.cdiv(rows, R), tl.cdiv(columns, N)
+    span = GROUP * across
+    base = pid // span * GROUP
+    height = tl.minimum(down - base, GROUP)
+    tile_row = base + pid % span % height
+    tile_column = pid % span // height
+    i = tile_row * R + tl.arange(0, R)
+    j = tile_column * N + tl.arange(0, N)
+    k = tl.arange(0, K)
+    # Rows past the end read the last one again: no mask in the loop.
+    x_at = x_ptr + tl.minimum(i, rows - 1)[:, None].to(tl.int64) * depth + k[None, :]
+    w_at = weight_ptr + tl.minimum(j, columns - 1)[None, :].to(tl.int64) * depth + k[:, None]
+    acc = tl.zeros((R, N), tl.float32)
+    for start in tl.range(0, depth, K, num_stages=STAGES):
+        if EVEN:
+            x = tl.load(x_at + start)
+            w = tl.load(w_at + start)
+        else:
+            x = tl.load(x_at + start, mask=(k < depth - start)[None, :], other=0.0)
+            w = tl.load(w_at + start, mask=(k < depth - start)[:, None], other=0.0)
+        acc = tl.dot(x, w, acc, input_precision='ieee')
+    mask = (i < rows)[:, None] & (j < columns)[None, :]
+    if BIAS:
+        acc += tl.load(bias_ptr + j, mask=j < columns, other=0.0).to(tl.float32)[None, :]
+    spot = out_ptr + i[:, None].to(tl.int64) * columns + j[None, :]
+    tl.store(spot, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def row_kernel(
+    x_ptr, scale_ptr, weight_ptr, bias_ptr, add_ptr, out_ptr, columns, depth, eps,
+    NORM: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, PAIR: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """N outputs of a single row: out = [norm](x) @ weight.T [+ bias] [+ add].
+
+    With PAIR the weight holds 2 * columns rows and the output is silu(first) * second.
+    """
+    j = tl.program_id(0) * N + tl.arange(0, N)
+    k = tl.arange(0, K)
+    rows = j[:, None].to(tl.int64) * depth
+    acc = tl.zeros((N, K), tl.float32)
+    more = tl.zeros((N, K), tl.float32)
+    square = tl.zeros((K,), tl.float32)
+    for start in range(0, depth, K):
+        at = start + k
+        mask = (j < columns)[:, None] & (at < depth)[None, :]
+        w = tl.load(weight_ptr + rows + at[None, :], mask=mask, other=0.0)
+        x = tl.load(x_ptr + at, mask=at < depth, other=0.0).to(tl.float32)
+        if NORM:
+            square += x * x
+            x = x * tl.load(scale_ptr + at, mask=at < depth, other=0.0)
+        acc += w.to(tl.float32) * x[None, :]
+        if PAIR:
+            after = weight_ptr + columns.to(tl.int64) * depth
+            up = tl.load(after + rows + at[None, :], mask=mask, other=0.0)
+            more += up.to(tl.float32) * x[None, :]
+    y = tl.sum(acc, 1)
+    inverse = 1.0
+    if NORM:
+        inverse = tl.rsqrt(tl.sum(square, 0) / depth + eps)
+        y = y * inverse
+    if PAIR:
+        y = y * tl.sigmoid(y) * (tl.sum(more, 1) * inverse)
+    if BIAS:
+        y += tl.load(bias_ptr + j, mask=j < columns, other=0.0).to(tl.float32)
+    if ADD:
+        y += tl.load(add_ptr + j, mask=j < columns, other=0.0).to(tl.float32)
+    tl.store(out_ptr + j, y.to(out_ptr.dtype.element_ty), mask=j < columns)
+
+
+def choose_tile(rows: int, columns: int, count: int) -> tuple[int, int, int]:
+    """Return rows, columns and warps of the tile that keeps `count` processors busiest."""
+
+    def cost(tile: tuple[int, int, int, float]) -> float:
+        tiles = triton.cdiv(rows, tile[0]) * triton.cdiv(columns, tile[1])
+        return triton.cdiv(tiles, count) * tile[0] * tile[1] / tile[3]
+
+    best = min(TILES, key=cost)
+    return best[0], best[1], best[2]
+
+
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x @ weight.T + bias`` by the Triton kernel; x [M, K], weight [N, K]."""
+    rows, depth = x.shape
+    columns = weight.shape[0]
+    tile, wide, warps = choose_tile(rows, columns, processors(x.device))
+    if x.dtype == torch.float32:
+        tile, wide, warps = 64, min(wide, 64), 4
+    out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    grid = (triton.cdiv(rows, tile) * triton.cdiv(columns, wide),)
+    matmul_kernel[grid](
+        x, weight, x if bias is None else bias, out, rows, columns, depth,
+        BIAS=bias is not None, R=tile, N=wide, K=DEPTH, GROUP=8, EVEN=depth % DEPTH == 0,
+        STAGES=stages(x, DEPTH * (tile + wide), 4), num_warps=warps,
+    )  # fmt: skip
+    return out
+
+
+def library_agrees(x: Tensor, weight: Tensor) -> bool:
+    """Return whether the library's product of this shape has the bits of `matmul`, by a trial.
+
+    Call it once outside a capture for every shape; the answer is kept.
+    """
+    key = (x.shape[0], *weight.shape, x.dtype, x.device)
+    if key not in _library:
+        generator = torch.Generator(device=x.device).manual_seed(x.shape[0])
+        trial = torch.empty_like(x).normal_(generator=generator)
+        _library[key] = torch.equal(torch.mm(trial, weight.T), matmul(trial, weight))
+    return _library[key]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Launch `linear.linear` on CUDA."""
+    if x.shape[0] == 1:
+        return row(x, weight, bias=bias)
+    x = x.contiguous()
+    if bias is None and x.shape[0] >= LIBRARY_ROWS and library_agrees(x, weight):
+        return torch.mm(x, weight.T)
+    return matmul(x, weight, bias)
+
+
+def row(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    eps: float = 0.0,
+    add: Tensor | None = None,
+    pair: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return the product of a single row with a weight, with what stands around it fused in.
+
+    Args:
+        x: [1, K].
+        weight: [N, K], or [2 N, K] with `pair`.
+        bias: [N], or None.
+        scale: float32 [K]; given, x is normalised first.
+        eps: of that norm.
+        add: [1, N] of the output's type, the residual stream; it receives the result in place.
+        pair: return ``silu(first half) * second half``.
+        out: [1, N] of any type to write to; None makes one of the type of x.
+    """
+    depth = x.shape[1]
+    columns = weight.shape[0] // 2 if pair else weight.shape[0]
+    if add is not None:
+        out = add
+    elif out is None:
+        out = torch.empty((1, columns), dtype=x.dtype, device=x.device)
+    block = min(1024 if depth % 1024 == 0 else 512, triton.next_power_of_2(depth))
+    # Few outputs: fewer of them per program, so that every processor has some.
+    per = 4 if columns < 2048 or pair else 8 if columns < 32768 else 16
+    row_kernel[(triton.cdiv(columns, per),)](
+        x, x if scale is None else scale, weight, x if bias is None else bias, out, out,
+        columns, depth, eps,
+        NORM=scale is not None, BIAS=bias is not None, ADD=add is not None, PAIR=pair,
+        N=per, K=block, num_warps=4,
+    )  # fmt: skip
+    return out
