@@ -114,6 +114,8 @@ class RobotClock:
             self.applied_epoch = max(self.applied_epoch, command.epoch)
         if self.parked:
             if not exact:
+                if command is not None:
+                    self.reason = command.reason
                 return None
             self.parked = False
         if exact:

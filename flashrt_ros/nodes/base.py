@@ -39,7 +39,10 @@ class Managed(LifecycleNode):
         """Give back what `configure` took."""
 
     def close(self) -> None:
-        """Stop the node's own threads; called last."""
+        """Deactivate if need be, then stop the node's own threads; called last."""
+        was_active, self.active = self.active, False
+        if was_active:
+            self._step('deactivate', self.deactivate)
 
     def _step(self, name: str, step: Callable[[], None]) -> TransitionCallbackReturn:
         try:

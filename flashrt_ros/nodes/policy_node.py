@@ -170,6 +170,7 @@ class PolicyNode(Managed):
 
     def close(self) -> None:
         """End the replay thread."""
+        super().close()
         self.worker.close()
 
     # -- observations and ticks -------------------------------------------------------------

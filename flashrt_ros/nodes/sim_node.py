@@ -66,6 +66,7 @@ class SimNode(Managed):
         self._cameras: dict[str, Publisher] = {}
         self._frozen: dict[str, Frozen] = {}
         self._count = 0
+        self._reported = 0.0  # monotonic second at which the newest state went out
         self.scheduler = TickScheduler(1.0 / self.p.control_hz)
         self.worker = Worker('world', self.scheduler, self._tick, self._tick_failed)
         self.create_subscription(ControlCommand, names.GATED, self._on_command, qos.STATE)
@@ -107,14 +108,16 @@ class SimNode(Managed):
 
     def close(self) -> None:
         """End the world's thread."""
+        super().close()
         self.worker.close()
 
     # -- the world's thread -----------------------------------------------------------------
 
     def _tick(self, skipped: int) -> None:
         with self._lock:
-            if self.clock.under_way:
-                self._lock.wait_for(self.clock.served, self.p.grace_s)
+            if self.clock.under_way:  # a command may take one period and the grace from its state
+                deadline = self._reported + self.scheduler.period + self.p.grace_s
+                self._lock.wait_for(self.clock.served, max(0.0, deadline - time.monotonic()))
             applied = self.clock.take()
             if applied is not None and self.clock.under_way:
                 self.clock.missed += skipped
@@ -150,6 +153,7 @@ class SimNode(Managed):
         if self.p.publish_state:
             msg.simulator_state = octets(self.world.get_state())
         self._states.publish(msg)
+        self._reported = time.monotonic()
         fresh = self._drawn[0] != msg.epoch  # whoever re-enters gets a picture at once
         if parked or fresh or msg.tick % self.p.image_every == 0:
             self._show(stamp, (msg.epoch, msg.tick))

@@ -6,20 +6,24 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import rclpy
 from rclpy.executors import (
+    Executor,
     ExternalShutdownException,
     MultiThreadedExecutor,
     SingleThreadedExecutor,
 )
+from rclpy.signals import SignalHandlerOptions
 
 from flashrt_ros.errors import FlashrtError
 
 PARENT = 'FLASHRT_PARENT'  # process id of the runner: a node does not outlive it
 _PR_SET_PDEATHSIG = 1
+_LOOK = 0.1  # seconds after which a waiting executor looks for a signal
 
 
 def die_with_parent() -> None:
@@ -35,32 +39,38 @@ def die_with_parent() -> None:
 def run(make: Callable[[], Any], threads: int = 1) -> int:
     """Spin the node that ``make`` returns until SIGINT, SIGTERM or shutdown; return the exit code.
 
-    A node may have ``close()``: it stops the node's own threads and is called last.
+    A signal ends the spinning, not the middleware: the node can still send its last hold. A node
+    may have ``close()``: it stops the node's own threads and is called before the middleware ends.
     """
     die_with_parent()
-    rclpy.init()
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     node = None
     try:
         node = make()
-        executor = (
-            SingleThreadedExecutor()
-            if threads == 1
-            else MultiThreadedExecutor(num_threads=threads)
-        )
+        executor: Executor = SingleThreadedExecutor()
+        if threads > 1:
+            executor = MultiThreadedExecutor(num_threads=threads)
         executor.add_node(node)
         try:
-            executor.spin()
+            while not stop.is_set() and rclpy.ok():
+                executor.spin_once(timeout_sec=_LOOK)
         finally:
+            if hasattr(node, 'close'):
+                node.close()
+            pool = getattr(executor, '_executor', None)
+            if pool is not None:  # callbacks under way end before what they use is taken down
+                pool.shutdown(wait=True)
             executor.shutdown()
         return 0
-    except (KeyboardInterrupt, ExternalShutdownException):
+    except ExternalShutdownException:
         return 0
     except FlashrtError as error:
         print(f'{error}', file=sys.stderr)
         return 2
     finally:
         if node is not None:
-            if hasattr(node, 'close'):
-                node.close()
             node.destroy_node()
         rclpy.try_shutdown()

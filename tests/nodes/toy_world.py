@@ -1,6 +1,8 @@
-"""A small world for the node tests: `toy_world:Toy-v0`, and one that lies, `toy_world:Faulty-v0`.
+"""Small worlds for the node tests.
 
-The hand moves as it is told; "open the drawer" is reached at tick 24, "close the drawer" at 48.
+The hand moves as it is told. In `toy_world:Toy-v0` "open the drawer" is reached at tick 24 and
+"close the drawer" at 48; `toy_world:Faulty-v0` also reports NaN at some ticks, and in
+`toy_world:Endless-v0` nothing is ever reached.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ FAULT = range(12, 15)  # ticks at which the faulty world's proprioception is NaN
 
 
 class ToyWorld(gymnasium.Env):
-    """A hand in an empty room; its state is nine numbers."""
+    """A hand in an empty room; its state is five numbers."""
 
-    def __init__(self, faulty: bool = False) -> None:
+    def __init__(self, faulty: bool = False, endless: bool = False) -> None:
         self.faulty = faulty
+        self.endless = endless
         self.action_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
         self.hand = np.zeros(4)
         self.ticks = 0
@@ -34,8 +37,8 @@ class ToyWorld(gymnasium.Env):
     def _info(self) -> dict[str, Any]:
         return {
             'subgoals': {
-                'open the drawer': self.ticks >= OPEN_AT,
-                'close the drawer': self.ticks >= CLOSED_AT,
+                'open the drawer': self.ticks >= OPEN_AT and not self.endless,
+                'close the drawer': self.ticks >= CLOSED_AT and not self.endless,
             }
         }
 
@@ -64,3 +67,4 @@ class ToyWorld(gymnasium.Env):
 
 gymnasium.register('Toy-v0', ToyWorld)
 gymnasium.register('Faulty-v0', lambda: ToyWorld(faulty=True))
+gymnasium.register('Endless-v0', lambda: ToyWorld(endless=True))

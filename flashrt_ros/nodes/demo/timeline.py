@@ -21,7 +21,13 @@ STATE_COLOURS = {
 }
 SUBGOAL_COLOURS = ('#2f6f9f', '#c26a1b', '#6b4fa0', '#3d8361')
 ACTION, HELD, MISSED, REPLAY = '#3d8361', '#cbd2d9', '#d64545', '#2f6f9f'
-LANES = ('state', 'subgoal', 'chunks', 'ticks', 'replay')
+KEYS = (
+    (INK, 'inference'),
+    ('#d5d9de', 'waits until due'),
+    (ACTION, 'acted'),
+    (HELD, 'held'),
+    (MISSED, 'missed or late'),
+)
 
 
 class Timeline:
@@ -189,11 +195,15 @@ class Timeline:
         left = self.at.get((epochs[1], 0), 0.0)
         right = self.at.get((epochs[1], same), left)
         axis.barh(0.5, right - left, left=left, height=0.75, color=REPLAY)
-        text = f'{same} ticks: the same bytes as in episode 1'
-        axis.text((left + right) / 2, 0.47, text, ha='center', va='center', color=PAPER)
+        text, colour, at = f'{same} ticks: the same bytes as in episode 1', PAPER, left
         if first is not None:
             end = self.at.get((epochs[1], replay['compared_ticks']), self.end)
             axis.barh(0.5, end - right, left=right, height=0.75, color=MISSED)
+            text, colour, at = f'{same} ticks the same, then other bytes', INK, None
+        if at is None:
+            axis.text(left - 0.1, 0.47, text, ha='right', va='center', color=colour)
+        else:
+            axis.text((left + right) / 2, 0.47, text, ha='center', va='center', color=colour)
 
     def _hand(self) -> None:
         """The hand's way: y is the direction in which the drawer moves."""
@@ -255,18 +265,20 @@ class Timeline:
         figure.text(
             0.085, 0.915, '   ·   '.join(facts), fontsize=9.5, va='center', color='#52606d'
         )
-        keys = [
-            (INK, 'inference'),
-            (FAINT, 'waits until due'),
-            (ACTION, 'acted'),
-            (HELD, 'held'),
-            (MISSED, 'missed or late'),
-        ]
-        x = 0.985
-        for colour, name in reversed(keys):
-            x -= 0.0065 * len(name) + 0.022
-            figure.text(x, 0.957, '■', color=colour, fontsize=11, va='center')
-            figure.text(x + 0.011, 0.957, name, fontsize=8.5, va='center')
+        from matplotlib.patches import Patch
+
+        patches = [Patch(color=colour, label=name) for colour, name in KEYS]
+        figure.legend(
+            handles=patches,
+            loc='upper right',
+            bbox_to_anchor=(0.988, 0.985),
+            ncols=len(patches),
+            frameon=False,
+            handlelength=0.9,
+            handleheight=0.9,
+            columnspacing=1.3,
+            fontsize=8.5,
+        )
 
 
 def _ms(value: float | None) -> str:
