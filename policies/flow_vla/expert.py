@@ -29,7 +29,7 @@ def time_features(times: Tensor, width: int) -> Tensor:
 
 def modulate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Normalise tokens [B, T, D], then scale and shift them by [B, 1, D]."""
-    return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), scale + 1.0)
+    return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), scale)
 
 
 class ExpertLayer(nn.Module):
@@ -65,6 +65,8 @@ class ExpertLayer(nn.Module):
 class Expert(nn.Module):
     """Velocity of the flow for a noisy action chunk."""
 
+    unit: Tensor
+
     def __init__(self, sizes: FlowSizes, horizon: int, action_dim: int) -> None:
         super().__init__()
         width, condition = sizes.width, sizes.condition_width
@@ -80,6 +82,10 @@ class Expert(nn.Module):
             ExpertLayer(width, sizes.heads, sizes.mlp) for _ in range(sizes.expert_layers)
         )
         self.leave = nn.Linear(width, action_dim)
+        # Scales are predicted as what they differ from one: rows 0 and 3 of each layer, the last
+        # but one of all.
+        unit = torch.tensor([1.0, 0, 0, 1.0, 0, 0] * sizes.expert_layers + [1.0, 0])
+        self.register_buffer('unit', unit[:, None], persistent=False)
         for layer in (self.mods, self.leave):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -88,7 +94,7 @@ class Expert(nn.Module):
         """Return modulations [B, 6 L + 2, D] of flow times [B] and prefix summaries [B, D]."""
         condition = self.time(time_features(times, self.condition_width).to(summary.dtype))
         condition = F.silu(condition + self.summary(summary))
-        return self.mods(condition).unflatten(-1, (-1, self.enter.out_features))
+        return self.mods(condition).unflatten(-1, (-1, self.enter.out_features)) + self.unit
 
     def forward(self, x: Tensor, kv: Tensor, mods: Tensor) -> Tensor:
         """Return the velocity [B, T, A].

@@ -170,7 +170,8 @@ class Frames:
         """Draw `count` training frames, every skill equally often, each with some wording."""
         draw = torch.rand(3, count, generator=generator, device=self.device)
         skill = (draw[0] * len(self.counts)).long()
-        at = self.starts[skill] + (draw[1] * self.counts[skill]).long()
+        count_of = self.counts[skill]
+        at = self.starts[skill] + torch.minimum((draw[1] * count_of).long(), count_of - 1)
         return self.at(self.order[at], draw[2])
 
     def at(self, index: Tensor, wording: Tensor) -> Batch:
