@@ -42,11 +42,14 @@ def tiny_policy(tmp_path_factory) -> Path:
         stem=8, stages=(8, 16), blocks=(1, 1), text_width=16, text_layers=1, width=32, heads=2,
         prefix_layers=1, expert_layers=1, condition_width=16, steps=2,
     )  # fmt: skip
+    torch.set_num_threads(1)  # a network this small waits for its threads more than it computes
     torch.manual_seed(0)
     model = FlowVLA(spec, sizes)
-    weights = model.state_dict()
+    for parameter in model.parameters():
+        # Some start at zero, and what they carry (the subgoal, say) would not reach the actions.
+        parameter.data += 0.1 * torch.randn_like(parameter)
     for name in STATISTICS:
-        weights[name].fill_(1.0 if name.endswith('_std') else 0.0)
+        model.state_dict()[name].fill_(1.0 if name.endswith('_std') else 0.0)
     folder = tmp_path_factory.mktemp('policy')
     export(folder, model)
     return folder
