@@ -109,7 +109,7 @@ flashrt rollout --policy "$out/drawer" --episodes "${EVAL_EPISODES:-50}" --worke
   --subgoal 'open the drawer' --subgoal 'close the drawer' --sequence \
   --json "$out/sequence.json" 2>&1 | quiet 5
 say 'control: the wrong instruction (success by the right one must be rare)'
-"$python" - "$out/drawer" "$workers" "${EVAL_EPISODES:-50}" <<'PY' 2>&1 | quiet 6
+cat > "$work/wrong.py" <<'PY' # a file, because the worker processes import it
 """Roll out each skill while the policy is told to do the other."""
 import sys
 
@@ -122,9 +122,11 @@ tasks = [
     Task('flashrt/Drawer-v0', (Goal(right, wrong),), limit=150)
     for right, wrong in zip(words, words[::-1])
 ]
-results = list(roll_out(Deployment(policy), tasks, episodes, workers=workers))
-print('(told)')
-print(table(summarise(results)))
+if __name__ == '__main__':
+    results = list(roll_out(Deployment(policy), tasks, episodes, workers=workers))
+    print('the task column says what the policy was told, success is by the other skill')
+    print(table(summarise(results)))
 PY
+"$python" "$work/wrong.py" "$out/drawer" "$workers" "${EVAL_EPISODES:-50}" 2>&1 | quiet 6
 say "done: $(ls "$out" "$out/drawer" | tr '\n' ' ')"
 [ -n "${WORK:-}" ] || rm -rf "$work"
