@@ -5,11 +5,11 @@
 #
 # OUTDIR gets drawer/ (the checkpoint), history.json, training.png, recipe.yaml, rollout.json,
 # sequence.json and log.txt. Needs python3 with the packages of requirements/, not an installation
-# of this one. On one H200 with 16 cores it takes about seven minutes.
+# of this one. On one H200 with 16 cores it takes seven to nine minutes.
 #
 # EPISODES       demonstrations to record (400)
-# DATA_SECONDS   stop recording after this long and train on what there is (170)
-# TRAIN_SECONDS  fewer steps than the recipe's if a measured step says they would take longer (210)
+# DATA_SECONDS   stop recording after this long and train on what there is (140)
+# TRAIN_SECONDS  fewer steps than the recipe's if a measured step says they would take longer (180)
 # EVAL_EPISODES  evaluation episodes for each skill (50)
 # RECIPE         config/train_drawer.yaml
 # WORK           folder for data and intermediate files (a temporary one)
@@ -37,7 +37,7 @@ quiet() { tr '\r' '\n' | tail -n "${1:-3}"; } # a progress bar leaves its last l
 
 say 'measuring a training step'
 "$python" - "${RECIPE:-config/train_drawer.yaml}" "$work/recipe.yaml" \
-  "${TRAIN_SECONDS:-210}" <<'PY' || exit 1
+  "${TRAIN_SECONDS:-180}" <<'PY' || exit 1
 """Write the recipe with as many steps as fit the time."""
 import re
 import sys
@@ -89,7 +89,7 @@ PY
 cp "$work/recipe.yaml" "$out/recipe.yaml"
 
 say 'recording demonstrations'
-OMP_NUM_THREADS=1 timeout -s INT -k 20 "${DATA_SECONDS:-170}" "$python" -m flashrt_ros.cli \
+OMP_NUM_THREADS=1 timeout -s INT -k 20 "${DATA_SECONDS:-140}" "$python" -m flashrt_ros.cli \
   data generate --episodes "${EPISODES:-400}" --workers "$workers" --out "$work/data" 2>&1 | quiet
 say "$(find "$work/data" -name 'episode-*.npz' | wc -l) episodes, $(du -sh "$work/data" | cut -f1)"
 
