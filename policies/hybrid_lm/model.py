@@ -8,6 +8,7 @@ closure with `close_over` and it can be frozen, restored and forked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,6 +36,23 @@ GREEDY, DRAWN = ShapeKey(choice='greedy'), ShapeKey(choice='drawn')
 
 class TextError(FlashrtError):
     """Tokens that this model cannot take: none, too many, or outside the vocabulary."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next token is chosen.
+
+    Attributes:
+        seed: of the generator.
+        counter: blocks drawn from the generator.
+        temperature: zero chooses the likeliest token; above zero, tokens are drawn.
+        min_p: when drawing, leave out tokens less likely than this share of the likeliest.
+    """
+
+    seed: int
+    counter: int
+    temperature: float
+    min_p: float
 
 
 class HybridLM:
@@ -83,7 +101,7 @@ class HybridLM:
         freq = inverse_frequencies(config.rotary_dim, config.rope_theta, scaling)
         self._at = Stretch(self.state.position.tensor, self._valid.tensor, freq.to(device))
         self._one = torch.tensor([0, 1], device=device)
-        self.drawing = False
+        self._drawing = False
         self.reset()
         self._capture(name)
 
@@ -160,25 +178,50 @@ class HybridLM:
     # What callers do.
 
     def reset(self, seed: int = 0, temperature: float = 0.0, min_p: float = 0.0) -> None:
-        """Forget the text.
+        """Forget the text and say how tokens are chosen.
 
         Args:
             seed: of the generator.
             temperature: zero chooses the likeliest token; above zero, tokens are drawn.
             min_p: when drawing, leave out tokens less likely than this share of the likeliest.
+
+        Raises:
+            TextError: a value is out of its range.
         """
-        if not 0.0 <= temperature < float('inf') or not 0.0 <= min_p <= 1.0:
-            raise TextError(
-                f'temperature {temperature}, min_p {min_p}; want 0 or more, and 0 to 1'
-            )
+        self.forget()
+        self.choice = Choice(seed, 0, temperature, min_p)
+
+    def forget(self) -> None:
+        """Forget the text, but not how tokens are chosen."""
         state = self.state
         for buffer in state.fixed:
-            buffer.tensor.zero_()
-        state.seed.tensor.fill_(seed)
-        state.temperature.tensor.fill_(temperature)
-        state.min_p.tensor.fill_(min_p)
+            if buffer not in state.choosing:
+                buffer.tensor.zero_()
         state.cursor.truncate(0)
-        self.drawing = temperature > 0
+
+    @property
+    def choice(self) -> Choice:
+        """How the next token is chosen; reading it waits for the device."""
+        state = self.state
+        temperature = float(state.temperature.tensor) if self._drawing else 0.0
+        return Choice(
+            int(state.seed.tensor), int(state.counter.tensor), temperature,
+            float(state.min_p.tensor),
+        )  # fmt: skip
+
+    @choice.setter
+    def choice(self, choice: Choice) -> None:
+        if not 0.0 <= choice.temperature < float('inf') or not 0.0 <= choice.min_p <= 1.0:
+            raise TextError(
+                f'temperature {choice.temperature}, min_p {choice.min_p}; '
+                'want 0 or more, and 0 to 1'
+            )
+        state = self.state
+        state.seed.tensor.fill_(choice.seed)
+        state.counter.tensor.fill_(choice.counter)
+        state.temperature.tensor.fill_(choice.temperature)
+        state.min_p.tensor.fill_(choice.min_p)
+        self._drawing = choice.temperature > 0
 
     @property
     def length(self) -> int:
@@ -202,25 +245,34 @@ class HybridLM:
             TextError: there are none, they do not fit, or one is outside the vocabulary; nothing
                 was changed.
         """
-        count, room = len(tokens), self.capacity - self.length
-        if not 0 < count <= room:
-            raise TextError(
-                f'{count} tokens on top of {self.length}; want 1 to {room} more '
-                f'(capacity {self.capacity})'
-            )
-        prompt = torch.as_tensor(tokens, dtype=torch.int64)
-        low, high = int(prompt.min()), int(prompt.max())
-        if low < 0 or high >= self.config.vocab:
-            raise TextError(f'token {low if low < 0 else high}; want 0 to {self.config.vocab - 1}')
-        self._prompt.tensor[:count].copy_(prompt.int())
+        prompt = self.check(tokens, self.capacity - self.length)
+        count = len(prompt)
+        self._prompt.tensor[:count].copy_(prompt)
         self._span.tensor.copy_(torch.tensor([0, count]))
         with self.state.cursor.appending(count):
             for unit, _ in schedule.cut(count, self.units):
                 self._prefill.replay(ShapeKey(tokens=unit))
 
+    def check(self, tokens: Sequence[int], room: int) -> torch.Tensor:
+        """Return tokens as int32 [M].
+
+        Raises:
+            TextError: there are none, more than `room`, or one is outside the vocabulary.
+        """
+        if not 0 < len(tokens) <= room:
+            raise TextError(
+                f'{len(tokens)} tokens; want 1 to {room} (capacity {self.capacity}, '
+                f'{self.capacity - room} taken)'
+            )
+        prompt = torch.as_tensor(tokens, dtype=torch.int64)
+        low, high = int(prompt.min()), int(prompt.max())
+        if low < 0 or high >= self.config.vocab:
+            raise TextError(f'token {low if low < 0 else high}; want 0 to {self.config.vocab - 1}')
+        return prompt.int()
+
     def choose(self) -> None:
         """Compute the logits of the last token consumed and choose the next."""
-        self._head.replay(DRAWN if self.drawing else GREEDY)
+        self._head.replay(DRAWN if self._drawing else GREEDY)
 
     def append(self, tokens: Sequence[int]) -> None:
         """Consume tokens and choose the next one; does not wait for the device.
@@ -240,7 +292,7 @@ class HybridLM:
         if self.length >= self.capacity:
             raise TextError(f'the text has {self.length} tokens; want a larger capacity')
         with self.state.cursor.appending(1):
-            self._decode.replay(DRAWN if self.drawing else GREEDY)
+            self._decode.replay(DRAWN if self._drawing else GREEDY)
 
     def generate(self, count: int) -> Iterator[int]:
         """Yield the chosen token and up to `count` - 1 after it, until one ends the text.
@@ -263,10 +315,10 @@ class HybridLM:
         closure.host(f'{self.name}/choice', self._get_choice, self._set_choice)
 
     def _get_choice(self) -> dict[str, bool]:
-        return {'drawing': self.drawing}
+        return {'drawing': self._drawing}
 
     def _set_choice(self, value: dict[str, bool]) -> None:
-        self.drawing = bool(value['drawing'])
+        self._drawing = bool(value['drawing'])
 
     def fingerprint(self) -> dict[str, object]:
         """Return what a capsule of this model must match, for `Fingerprint.of`."""

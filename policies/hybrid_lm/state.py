@@ -92,6 +92,11 @@ class LMState:
             if b is not None
         )  # fmt: skip
 
+    @property
+    def choosing(self) -> tuple[Buffer, ...]:
+        """Those of `fixed` that say how the next token is chosen."""
+        return (self.seed, self.counter, self.temperature, self.min_p)
+
     def keys_values(self, index: int) -> tuple[Tensor, Tensor]:
         """Return keys and values [KV, T, D] of the index-th full layer."""
         assert self.kv is not None

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from flashrt_policies.hybrid_lm.config import parse_config
 from flashrt_policies.hybrid_lm.loader import load
 from flashrt_policies.hybrid_lm.model import HybridLM
+from flashrt_policies.hybrid_lm.weights import LinearLayer, allocate, randomise
 from flashrt_ros.contract.context import Context
 
 
@@ -56,7 +58,9 @@ def build(dims: dict[str, Any], seed: int, family: str = 'qwen3_5') -> Any:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, value in model.named_parameters():
-            if value.dim() > 1:
+            if name.endswith('A_log'):
+                value.uniform_(-5.0, 1.0, generator=generator)  # states that last
+            elif value.dim() > 1:
                 value.normal_(0.0, 0.08, generator=generator)
             elif 'norm' in name:
                 value.add_(torch.empty_like(value).normal_(0.0, 0.1, generator=generator))
@@ -81,4 +85,22 @@ def served(model: Any, folder: Path, capacity: int = 512, **more: Any) -> Hybrid
     """Save `model` as users have it and load it here."""
     model.save_pretrained(folder, **more)
     config, weights = load(folder, 'cpu')
+    return HybridLM(Context('cpu'), config, weights, capacity=capacity)
+
+
+def tiny(seed: int = 0, capacity: int = 400, vocab: int = 61) -> HybridLM:
+    """Return a small hybrid model with random weights, made without transformers."""
+    raw = {
+        'model_type': 'qwen3_5_text', 'vocab_size': vocab, 'hidden_size': 32,
+        'intermediate_size': 48, 'num_hidden_layers': 3, 'num_attention_heads': 4,
+        'num_key_value_heads': 2, 'head_dim': 16, 'linear_num_key_heads': 2,
+        'linear_num_value_heads': 4, 'linear_key_head_dim': 8, 'linear_value_head_dim': 8,
+        'layer_types': ['linear_attention', 'full_attention', 'linear_attention'],
+    }  # fmt: skip
+    config = parse_config(raw)
+    weights = allocate(config, torch.device('cpu'), torch.float32)
+    randomise(config, weights, seed, std=0.15)
+    for layer in weights.layers:
+        if isinstance(layer, LinearLayer):
+            layer.decay.mul_(0.02)  # states that last, so that losing one shows
     return HybridLM(Context('cpu'), config, weights, capacity=capacity)
