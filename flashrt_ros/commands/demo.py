@@ -153,8 +153,8 @@ def _report(summary: dict[str, Any], wrong: list[str], out: Path) -> None:
         ('inference', f'{_ms(inference["p50"])} median, {_ms(inference["p99"])} p99'),
         (
             'interrupt',
-            f'acknowledged after {stop["ack_ticks"]} tick ({_ms(stop["ack_ms"])}), '
-            f'{stop["old_actions_after_ack"]} old actions after it',
+            f'{stop["ack_ticks"]} ticks carried out before the hold, answered in '
+            f'{_ms(stop["ack_ms"])}, {stop["old_actions_after_ack"]} old actions after that',
         ),
         ('re-entry', f'{_ms(summary["reentry_ms"])} to the first action'),
         ('reset', _ms(summary['reset_ms'])),

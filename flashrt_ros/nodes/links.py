@@ -63,10 +63,10 @@ class Links:
         """Let the robot's states carry the epoch from now on."""
         self._peers.call(names.ROBOT_SET_EPOCH, SetEpoch.Request(running=True, **stamp))
 
-    def gate(self, stamp: Stamp, running: bool, reason: str, timeout: float | None = None) -> int:
-        """Open or close the gate in an epoch; return the robot's tick as the gate knew it."""
+    def gate(self, stamp: Stamp, running: bool, reason: str, timeout: float | None = None) -> None:
+        """Open or close the gate in an epoch."""
         request = SetEpoch.Request(running=running, reason=reason, **stamp)
-        return int(self._peers.call(names.GATE_SET_EPOCH, request, timeout).tick)
+        self._peers.call(names.GATE_SET_EPOCH, request, timeout)
 
     def freeze(self, boundary: str) -> str:
         """Snapshot brain and simulator under one name; return the brain's digest."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,7 @@ from flashrt_ros.control.watchdog import AgeWatch
 from flashrt_ros.errors import FlashrtError
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.base import Managed, answers
+from flashrt_ros.nodes.convert import key
 from flashrt_ros.nodes.links import Links
 from flashrt_ros.nodes.params import Param, declare
 from flashrt_ros.nodes.peers import Await, PeerSilent
@@ -55,6 +57,7 @@ class SupervisorNode(Managed):
         self._instruction = self._subgoal = self._outcome = ''
         self._tick = -1
         self._applied = (0, -1)  # epoch and tick of what the robot applied last
+        self._recent: deque[tuple[int, int, int]] = deque(maxlen=100)  # stamp, tick, applied epoch
         self._moving = -1  # newest epoch in which the gate let an action through
         self.links = Links(self, self.p.simulator, self.p.answer_timeout_s)
         self._ages = {peer: AgeWatch(self.p.peer_timeout_s) for peer in ('brain', 'gate', 'robot')}
@@ -97,6 +100,7 @@ class SupervisorNode(Managed):
         self._ages['robot'].feed()
         self._tick = msg.tick
         self._applied = (msg.applied_epoch, msg.applied_tick)
+        self._recent.append((key(msg.header.stamp), msg.tick, msg.applied_epoch))
         self._wait.notify()
 
     def _on_command(self, msg: ControlCommand) -> None:
@@ -230,11 +234,12 @@ class SupervisorNode(Managed):
         return str(answer.message)
 
     def _halt(self, reason: str) -> int:
-        """Stop in mid-motion; return the ticks the robot took to apply the hold."""
+        """Stop in mid-motion; return the ticks still carried out after this was called."""
+        asked = self.get_clock().now().nanoseconds
         self._apply('interrupt', reason, publish=False)
         epoch = self.machine.epoch
         with self._or_fault():
-            closed_at = self._gate(running=False, reason=reason)
+            self._gate(running=False, reason=reason)
             confirmed = self._wait.until(
                 lambda: self._applied[0] >= epoch, self.p.confirm_timeout_s
             )
@@ -244,7 +249,7 @@ class SupervisorNode(Managed):
                     f'{self.p.confirm_timeout_s:.1f} s'
                 )
         self._publish()
-        return max(0, self._applied[1] - closed_at + 1)
+        return len({tick for at, tick, old in list(self._recent) if at > asked and old < epoch})
 
     def _finish(self, epoch: int, outcome: str, reason: str) -> None:
         with self._operation:
@@ -296,9 +301,8 @@ class SupervisorNode(Managed):
         msg.reason, msg.outcome = machine.reason, self._outcome
         self._announce.publish(msg)
 
-    def _gate(self, running: bool, reason: str = '', timeout: float | None = None) -> int:
-        tick = self.links.gate(self._stamp, running, reason, timeout)
-        return tick if tick >= 0 else self._tick
+    def _gate(self, running: bool, reason: str = '', timeout: float | None = None) -> None:
+        self.links.gate(self._stamp, running, reason, timeout)
 
     @contextmanager
     def _or_fault(self) -> Iterator[None]:

@@ -83,8 +83,8 @@ def test_no_old_action_after_an_interrupt(running: Running) -> None:
         assert state(operator) == 'interrupted'
         assert operator.resume().epoch == answer.epoch + 1
     print('ack ticks', ticks)
-    assert sorted(ticks)[len(ticks) // 2] <= 1
-    assert max(ticks) <= 2  # one more where the robot had begun its tick
+    # One where the robot was about to begin its tick; a busy machine may add one once.
+    assert sorted(ticks)[-2] <= 1
 
 
 def test_refusals_while_running(running: Running) -> None:

@@ -87,7 +87,7 @@ class Story:
         answer = operator.interrupt('a person steps in')
         told.acknowledged_at = time.monotonic()
         told.interrupt_epoch, told.ack_ticks = answer.epoch, answer.ack_ticks
-        self.say(f'{answer.message} (acknowledged after {answer.ack_ticks} tick)')
+        self.say(f'{answer.message} ({answer.ack_ticks} ticks carried out after the request)')
         # Left standing for a while: an action of the old epoch would have time to show.
         until = told.acknowledged_at + PAUSE_S
         operator.until(lambda: time.monotonic() >= until, PAUSE_S)

@@ -258,7 +258,7 @@ class Timeline:
             f'{s["control_hz"]:.1f} Hz control',
             f'{s["missed_ticks"]} of {s["ticks"]} ticks missed',
             f'inference {_ms(inference["p50"])} (p99 {_ms(inference["p99"])})',
-            f'interrupt acknowledged in {stop["ack_ticks"]} tick',
+            f'interrupt: {stop["ack_ticks"]} ticks to the hold',
             f're-entry {_ms(s["reentry_ms"])}',
             f'reset {_ms(s["reset_ms"])}',
         ]
