@@ -89,7 +89,7 @@ PY
 cp "$work/recipe.yaml" "$out/recipe.yaml"
 
 say 'recording demonstrations'
-OMP_NUM_THREADS=1 timeout -s INT -k 20 "${DATA_SECONDS:-140}" "$python" -m flashrt_ros.cli \
+OMP_NUM_THREADS=1 timeout -s INT -k 3 "${DATA_SECONDS:-140}" "$python" -m flashrt_ros.cli \
   data generate --episodes "${EPISODES:-400}" --workers "$workers" --out "$work/data" 2>&1 | quiet
 say "$(find "$work/data" -name 'episode-*.npz' | wc -l) episodes, $(du -sh "$work/data" | cut -f1)"
 
