@@ -318,6 +318,13 @@ class Registry:
         self._stamp = max(time.time(), self._stamp + 1e-6)
         return self._stamp
 
+    @property
+    def leaving(self) -> int:
+        """How many capsules are on their way out of a tier."""
+        with self._lock:
+            self._collect()
+            return len(self._leaving)
+
     # --- inside -------------------------------------------------------------------------------
 
     def _require(self, capsule: Capsule) -> None:

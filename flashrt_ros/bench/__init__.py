@@ -1,0 +1,1 @@
+"""Benchmarks: what `flashrt bench NAME` measures, and how it is written down."""
