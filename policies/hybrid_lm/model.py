@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flashrt_ros.capsule.closure import Closure
     from flashrt_ros.contract.context import Context
 
+Tokens: TypeAlias = 'Sequence[int] | torch.Tensor'  # one dimension, integers, on the host
 KERNELS = 'hybrid-lm/1'  # grows with every change of a kernel's bits
 GREEDY, DRAWN = ShapeKey(choice='greedy'), ShapeKey(choice='drawn')
 
@@ -238,7 +239,7 @@ class HybridLM:
         """The token chosen to come next, read back from the device."""
         return int(self.state.token.tensor.item())
 
-    def consume(self, tokens: Sequence[int]) -> None:
+    def consume(self, tokens: Tokens) -> None:
         """Take tokens into the state without choosing what comes next.
 
         Raises:
@@ -253,7 +254,7 @@ class HybridLM:
             for unit, _ in schedule.cut(count, self.units):
                 self._prefill.replay(ShapeKey(tokens=unit))
 
-    def check(self, tokens: Sequence[int], room: int) -> torch.Tensor:
+    def check(self, tokens: Tokens, room: int) -> torch.Tensor:
         """Return tokens as int32 [M].
 
         Raises:
@@ -264,7 +265,7 @@ class HybridLM:
                 f'{len(tokens)} tokens; want 1 to {room} (capacity {self.capacity}, '
                 f'{self.capacity - room} taken)'
             )
-        prompt = torch.as_tensor(tokens, dtype=torch.int64)
+        prompt = torch.as_tensor(tokens)
         low, high = int(prompt.min()), int(prompt.max())
         if low < 0 or high >= self.config.vocab:
             raise TextError(f'token {low if low < 0 else high}; want 0 to {self.config.vocab - 1}')
@@ -274,7 +275,7 @@ class HybridLM:
         """Compute the logits of the last token consumed and choose the next."""
         self._head.replay(DRAWN if self._drawing else GREEDY)
 
-    def append(self, tokens: Sequence[int]) -> None:
+    def append(self, tokens: Tokens) -> None:
         """Consume tokens and choose the next one; does not wait for the device.
 
         Raises:

@@ -17,8 +17,10 @@ from torch import Tensor
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
 from flashrt_policies.kernels.launch import stages
 
-# Columns of the state that one program of the scan holds.
+# Columns of the state that one program of the scan holds, and the warps of both kernels.
 SCAN_COLUMNS = 32
+PREPARE_WARPS = 4
+SCAN_WARPS = 4
 
 
 @triton.jit
@@ -241,7 +243,7 @@ def mix(
         proj.stride(0), key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5,
         TAPS=taps, C=CHUNK, K=k, V=v,
         PRECISION='ieee' if proj.dtype == torch.float32 else 'tf32x3',
-        num_warps=4, num_stages=1,
+        num_warps=PREPARE_WARPS, num_stages=1,
     )  # fmt: skip
     out = torch.empty((rows, heads, dim), dtype=proj.dtype, device=proj.device)
     columns = min(v, SCAN_COLUMNS)
@@ -251,6 +253,7 @@ def mix(
         proj.stride(0), channels, heads, key_dim, dim,
         TAPS=taps, C=CHUNK, K=k, V=v, N=columns,
         SHARE=triton.next_power_of_2(triton.cdiv(channels, heads * parts)),
-        STAGES=stages(proj, CHUNK * (3 * k + CHUNK + columns), 3), num_warps=4,
+        STAGES=stages(proj, CHUNK * (3 * k + CHUNK + columns), 3),
+        num_warps=SCAN_WARPS,
     )  # fmt: skip
     return out
