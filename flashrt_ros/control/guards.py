@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -165,6 +166,17 @@ class ActionGuard:
         return np.clip(actions, low.astype(np.float32), high.astype(np.float32))
 
 
+class Guarded(Protocol):
+    """What `Guards.of` reads of a policy's spec."""
+
+    cameras: tuple[str, ...]
+    image_hw: tuple[int, int]
+    proprio_dim: int
+    horizon: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Guards:
     """The guards of one actor: observations in, actions out."""
@@ -177,21 +189,10 @@ class Guards:
         """Return the guards that follow from a policy's declared spaces."""
         return cls(
             ObservationGuard(
-                tuple(spec.cameras), tuple(spec.image_hw), spec.proprio_dim, max_age=max_age
+                tuple(spec.cameras), spec.image_hw, spec.proprio_dim, max_age=max_age
             ),
             ActionGuard(tuple(spec.action_low), tuple(spec.action_high), spec.horizon, slack),
         )
-
-
-class Guarded:
-    """What `Guards.of` reads of a policy's spec (structural; nothing derives from this)."""
-
-    cameras: Sequence[str]
-    image_hw: tuple[int, int]
-    proprio_dim: int
-    horizon: int
-    action_low: Sequence[float]
-    action_high: Sequence[float]
 
 
 def summary(counts: Mapping[str, int]) -> str:

@@ -259,7 +259,8 @@ class PolicyNode(Managed):
     # -- supervisor and planner -------------------------------------------------------------
 
     def _on_subgoal(self, msg: Subgoal) -> None:
-        if self.active and msg.status == Subgoal.STATUS_POSTED:
+        mine = self.active and msg.episode == self.actor.episode
+        if mine and msg.status == Subgoal.STATUS_POSTED:
             self.actor.post(msg.text, msg.tick)
 
     def _on_episode(self, msg: EpisodeState) -> None:

@@ -151,7 +151,8 @@ class SupervisorNode(Managed):
             seed = int(request.seed if request.seed >= 0 else self.p.seed)
             stamp = self._next('start')
             plan = self.links.begin_brain(stamp, request.instruction, seed)  # refuses, or begins
-            self._instruction, self._subgoal, self._outcome = request.instruction, plan[0], ''
+            self._instruction, self._outcome = request.instruction, ''
+            self._subgoal = plan[0] if plan else ''
             self._apply('start', f'start: {request.instruction}')
             with self._or_fault():
                 self._gate(running=False, reason='starting')

@@ -31,9 +31,20 @@ PROCESSES = (
     Process('brain', 'brain', ('policy.yaml', 'planner.yaml')),
     Process('supervisor', 'supervisor_node', ('supervisor.yaml',)),
 )
+# The same with the planner in a process of its own; its subgoals travel over a topic.
+APART = (
+    Process('brain', 'policy_node', ('policy.yaml',)),
+    Process('planner', 'planner_node', ('planner.yaml',)),
+)
 PACKAGE = 'flashrt_ros'
 
 
-def processes(simulated: bool = True) -> tuple[Process, ...]:
+def processes(simulated: bool = True, planner_apart: bool = False) -> tuple[Process, ...]:
     """Return the processes of the simulated robot, or those beside a real robot's driver."""
-    return tuple(p for p in PROCESSES if simulated or not p.simulated)
+    chosen: list[Process] = []
+    for process in PROCESSES:
+        if process.node == 'brain' and planner_apart:
+            chosen += APART
+        elif simulated or not process.simulated:
+            chosen.append(process)
+    return tuple(chosen)

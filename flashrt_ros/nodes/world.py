@@ -49,7 +49,7 @@ class World:
             hasattr(self.env, part)
             for part in ('step_physics', 'reset_physics', 'render_observation')
         )
-        self.action_dim = int(np.prod(self.env.action_space.shape))
+        self.action_dim = int(np.prod(self.env.action_space.shape or (1,)))
         self._observation: Any = None
         self.reached: Mapping[str, bool] = {}
 

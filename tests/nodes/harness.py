@@ -20,17 +20,20 @@ INSTRUCTION = 'open the drawer, then close it'
 TOY = {'sim': {'env': 'toy_world:Toy-v0'}}
 
 
-def table() -> list[Process]:
-    """Return the processes, the brain replaced by the toy brain."""
-    toy = str(HERE / 'toy_brain.py')
-    return [replace(p, executable=toy) if p.node == 'brain' else p for p in processes()]
+def table(planner_apart: bool = False) -> list[Process]:
+    """Return the processes, the policy's replaced by one with the toy policy."""
+    toy = str(HERE / ('toy_policy_node.py' if planner_apart else 'toy_brain.py'))
+    return [
+        replace(p, executable=toy) if p.node == 'brain' else p
+        for p in processes(planner_apart=planner_apart)
+    ]
 
 
 @contextmanager
 def toy_system(
-    overrides: Mapping[str, Mapping[str, Any]] | None = None, bring_up: bool = True
+    overrides: Mapping[str, Mapping[str, Any]] | None = None, planner_apart: bool = False
 ) -> Iterator[tuple[System, Operator, Lifecycle]]:
-    """Run a whole system in a domain of its own, up and active unless told otherwise."""
+    """Run a whole system in a domain of its own, up and active."""
     path = os.environ.get('PYTHONPATH', '')
     os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(HERE), path]))
     domain = random.SystemRandom().randint(1, 100)
@@ -38,10 +41,9 @@ def toy_system(
     for node, values in (overrides or {}).items():
         params.setdefault(node, {}).update(values)
     try:
-        with System(table(), params, domain) as system, Operator(domain) as operator:
+        with System(table(planner_apart), params, domain) as system, Operator(domain) as operator:
             lifecycle = Lifecycle(operator.node, system.check)
-            if bring_up:
-                lifecycle.bring_up([p.node for p in system.processes])
+            lifecycle.bring_up([p.node for p in system.processes])
             yield system, operator, lifecycle
     finally:
         os.environ['PYTHONPATH'] = path

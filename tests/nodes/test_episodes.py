@@ -107,3 +107,23 @@ def test_no_torch_where_none_is_needed(ran: tuple) -> None:
     assert 'torch' not in maps['gate']
     assert 'torch' not in maps['supervisor']
     assert 'torch' in maps['brain']  # negative control
+
+
+def test_a_planner_in_a_process_of_its_own(ran: tuple) -> None:
+    """Over the Subgoal topic the plan is the same: same subgoals reached, in the same order."""
+    _, inside, epochs = ran
+    skills = {'skills': "['open the drawer', 'close the drawer']"}
+    with toy_system({'planner': skills}, planner_apart=True) as (_, operator, _):
+        start = operator.start(INSTRUCTION, seed=3)
+        assert operator.until(lambda: ended(operator, start.episode), 30.0)
+        assert operator.episode is not None
+        assert operator.episode.outcome == 'done'
+        assert reached(operator, start.epoch) == reached(inside, epochs[0])
+        generations = {m.generation for _, m in operator.record.sent if not m.held}
+        assert generations == {1, 2}
+
+
+def reached(operator: Operator, epoch: int) -> list[str]:
+    """Return the subgoals reported done, in order."""
+    told = operator.record.subgoals
+    return [m.text for _, m in told if m.status == 'done' and m.epoch == epoch]

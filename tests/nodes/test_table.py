@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from flashrt_ros.nodes import launching
-from flashrt_ros.nodes.brain import PLANNER_PARAMS
 from flashrt_ros.nodes.params import Param
 from flashrt_ros.nodes.runner import arguments, executable
-from flashrt_ros.nodes.system import PACKAGE, PROCESSES, Process, processes
+from flashrt_ros.nodes.system import APART, PACKAGE, PROCESSES, Process, processes
 from flashrt_ros.share import config, share
 
 ROOT = share()
@@ -24,10 +23,7 @@ ROOT = share()
 def declared(process: Process) -> dict[str, Param]:
     """Return the parameters that the process's executable declares, by name."""
     module = importlib.import_module(f'{PACKAGE}.nodes.{process.executable}')
-    params = list(module.PARAMS)
-    if process.node == 'brain':
-        params += PLANNER_PARAMS
-    return {p.name: p for p in params}
+    return {p.name: p for p in module.PARAMS}
 
 
 def given(process: Process) -> dict[str, object]:
@@ -53,7 +49,7 @@ def test_files_and_declarations_agree(process: Process) -> None:
         assert param.description, name
 
 
-@pytest.mark.parametrize('process', PROCESSES, ids=lambda p: p.node)
+@pytest.mark.parametrize('process', [*PROCESSES, *APART], ids=lambda p: p.executable)
 def test_executables_exist(process: Process) -> None:
     """What the table starts is a module with a main, and an entry point of the package."""
     module = importlib.import_module(f'{PACKAGE}.nodes.{process.executable}')

@@ -180,9 +180,9 @@ class Timeline:
                 colour = MISSED
             missed = m.missed_ticks
             strokes[colour].append(at - self.zero)
-        for colour, at in strokes.items():
+        for colour, places in strokes.items():
             low = 0.0 if colour == MISSED else 0.15
-            axis.vlines(at, low, 1 - low, color=colour, lw=2.2 if colour == MISSED else 0.9)
+            axis.vlines(places, low, 1 - low, color=colour, lw=2.2 if colour == MISSED else 0.9)
 
     def _replay(self) -> None:
         """Ticks of the second episode that were compared with the first."""
@@ -195,15 +195,14 @@ class Timeline:
         left = self.at.get((epochs[1], 0), 0.0)
         right = self.at.get((epochs[1], same), left)
         axis.barh(0.5, right - left, left=left, height=0.75, color=REPLAY)
-        text, colour, at = f'{same} ticks: the same bytes as in episode 1', PAPER, left
-        if first is not None:
-            end = self.at.get((epochs[1], replay['compared_ticks']), self.end)
-            axis.barh(0.5, end - right, left=right, height=0.75, color=MISSED)
-            text, colour, at = f'{same} ticks the same, then other bytes', INK, None
-        if at is None:
-            axis.text(left - 0.1, 0.47, text, ha='right', va='center', color=colour)
-        else:
-            axis.text((left + right) / 2, 0.47, text, ha='center', va='center', color=colour)
+        if first is None:
+            text = f'{same} ticks: the same bytes as in episode 1'
+            axis.text((left + right) / 2, 0.47, text, ha='center', va='center', color=PAPER)
+            return
+        end = self.at.get((epochs[1], replay['compared_ticks']), self.end)
+        axis.barh(0.5, end - right, left=right, height=0.75, color=MISSED)
+        text = f'{same} ticks the same, then other bytes'
+        axis.text(left - 0.1, 0.47, text, ha='right', va='center')
 
     def _hand(self) -> None:
         """The hand's way: y is the direction in which the drawer moves."""

@@ -1,0 +1,63 @@
+"""What a planner decides, told on the Subgoal topic; shared by brain and planner node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flashrt_interfaces.msg import RobotState, Subgoal
+from flashrt_ros.control.planner import DONE, FAILED, NEXT, Planner
+from flashrt_ros.nodes.params import Param
+
+PLANNER_PARAMS = (
+    Param('done_ticks', 1, 'ticks in a row a subgoal must be reached before it is over', 1, 1000),
+    Param('subgoal_max_ticks', 400, 'ticks after which a subgoal has failed; 0 = never', 0, 10**6),
+)
+Stamp = tuple[int, int]  # episode and epoch
+
+
+class Announcer:
+    """Asks a planner at every tick and tells what became of each subgoal.
+
+    Args:
+        node: Whose clock stamps the messages.
+        out: Publisher of Subgoal.
+        post: Called with a new subgoal and its tick, before it is told.
+    """
+
+    def __init__(self, node: Any, out: Any, post: Callable[[str, int], Any] | None = None) -> None:
+        self._node, self._out, self._post = node, out, post
+
+    def decide(self, stamp: Stamp, planner: Planner, msg: RobotState) -> None:
+        """Go on to the next subgoal when the robot's state says that the current is reached."""
+        before = planner.index
+        reached = dict(zip(msg.subgoals, msg.subgoal_done, strict=False))
+        decision = planner.decide(msg.tick, reached)
+        if decision.kind == NEXT:
+            self.tell(stamp, planner, before, Subgoal.STATUS_DONE, msg.tick)
+            if self._post is not None:
+                self._post(decision.subgoal, msg.tick)
+            self.tell(stamp, planner, planner.index, Subgoal.STATUS_POSTED, msg.tick)
+        elif decision.kind == DONE and before < len(planner.plan):
+            self.tell(stamp, planner, before, Subgoal.STATUS_DONE, msg.tick)
+        elif decision.kind == FAILED:
+            self.tell(stamp, planner, before, Subgoal.STATUS_FAILED, msg.tick)
+
+    def tell(self, stamp: Stamp, planner: Planner, index: int, status: str, tick: int) -> None:
+        """Publish what became of subgoal ``index`` of the plan."""
+        self._publish(stamp, planner.plan[index], index, len(planner.plan), status, tick)
+
+    def refuse(self, stamp: Stamp, instruction: str) -> None:
+        """Publish that an instruction leads to no plan."""
+        self._publish(stamp, instruction, 0, 0, Subgoal.STATUS_FAILED, -1)
+
+    def _publish(
+        self, stamp: Stamp, text: str, index: int, total: int, status: str, tick: int
+    ) -> None:
+        msg = Subgoal()
+        msg.header.stamp = self._node.get_clock().now().to_msg()
+        msg.episode, msg.epoch = stamp
+        msg.generation = index + 1  # an episode begins with none, and each is posted once
+        msg.tick, msg.index, msg.total = tick, index, total
+        msg.text, msg.status = text, status
+        self._out.publish(msg)
