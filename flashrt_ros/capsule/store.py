@@ -44,20 +44,26 @@ class DiskStore:
         path: made with mode 0700 when it is not there.
         key: HMAC key; when given, files that are not signed with it are refused.
         quota: bytes that all files together may take; None for no limit.
+        sweep: remove orphans first; False to look only.
 
     Raises:
         StoreError: the folder is a link, belongs to somebody else, or others may write to it.
     """
 
     def __init__(
-        self, path: Path | str, key: bytes | None = None, quota: int | None = None
+        self,
+        path: Path | str,
+        key: bytes | None = None,
+        quota: int | None = None,
+        sweep: bool = True,
     ) -> None:
         self.path = Path(path)
         self.key = key
         self.quota = quota
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._check_folder()
-        self.sweep()
+        if sweep:
+            self.sweep()
 
     def _check_folder(self) -> None:
         status = os.lstat(self.path)
@@ -154,6 +160,20 @@ class DiskStore:
     def segments_of(self, header: Mapping[str, Any]) -> list[str]:
         """The segment files that a capsule's header names."""
         return [row[0] for rope in header['ropes'] for row in rope]
+
+    def verify(self, name: str) -> None:
+        """Check a capsule's file and every segment that it names.
+
+        Raises:
+            StoreError: what is wrong first.
+        """
+        header, _ = self.read(name, 'capsule')
+        for file, begin, _, _ in (row for rope in header['ropes'] for row in rope):
+            segment, _ = self.read(file, 'segment')
+            if segment.get('begin') != begin:
+                raise StoreError(
+                    f'{self.path / file}.segment begins elsewhere than its capsule says'
+                )
 
     def used(self) -> int:
         """Bytes of all files."""
