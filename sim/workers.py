@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -38,24 +39,27 @@ def spread(
             yield work(*job)
         return
     # Processes started afresh: a rendering context does not survive a fork.
-    pool = ProcessPoolExecutor(
-        min(workers, len(jobs)),
-        multiprocessing.get_context('spawn'),
-        _begin,
-        (start, arguments),
-    )
+    context = multiprocessing.get_context('spawn')
+    stop = context.Event()
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (stop, start, arguments))
     try:
         for future in as_completed([pool.submit(_one, work, job) for job in jobs]):
             yield future.result()
     finally:
+        # Some jobs wait in the processes' own queue, where they cannot be cancelled.
+        stop.set()
         pool.shutdown(cancel_futures=True)
 
 
 _failure = ''  # why this process could not start
+_stop: Any = None  # set when nobody wants results any more
 
 
-def _begin(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    global _failure
+def _begin(stop: Any, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    global _failure, _stop
+    _stop = stop
+    # Ctrl-C reaches every process of a terminal: the first one decides, the others finish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # One thread each: the software rasteriser would start one for every core in every process.
     os.environ['LP_NUM_THREADS'] = '1'
     try:
@@ -65,8 +69,8 @@ def _begin(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
 
 
 def _one(work: Callable[..., T], job: tuple[Any, ...]) -> T:
-    if _failure:
-        raise SimulationError(_failure)
+    if _failure or _stop.is_set():
+        raise SimulationError(_failure or 'stopped before it began')
     try:
         return work(*job)
     except FlashrtError as error:

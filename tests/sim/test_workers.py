@@ -1,0 +1,61 @@
+"""Jobs over processes: every result once, errors as one line, a stop that is quick."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from flashrt_sim.errors import SimulationError
+from flashrt_sim.workers import spread
+
+_held: list[int] = []
+
+
+def hold(value):
+    """What each process starts with."""
+    _held[:] = [value]
+
+
+def refuse(value):
+    """A start that fails."""
+    raise SimulationError(f'cannot start with {value}')
+
+
+def add(number):
+    """One job."""
+    if number == 13:
+        raise SimulationError('13 is unlucky')
+    return _held[0] + number
+
+
+def wait(number):
+    """A job that takes its time."""
+    time.sleep(0.2)
+    return number
+
+
+@pytest.mark.parametrize('workers', [1, 2])
+def test_every_result_once(workers):
+    """In this process or in others, each with what it was started with."""
+    jobs = [(number,) for number in range(5)]
+    assert sorted(spread(jobs, add, workers, hold, (100,))) == [100, 101, 102, 103, 104]
+    assert list(spread([], add, workers, hold, (100,))) == []
+
+
+@pytest.mark.parametrize('workers', [1, 2])
+def test_errors_arrive_as_one_line(workers):
+    """Of a job, and of a start: not a broken pool."""
+    with pytest.raises(SimulationError, match='13 is unlucky'):
+        list(spread([(1,), (13,)], add, workers, hold, (0,)))
+    with pytest.raises(SimulationError, match='cannot start with 7'):
+        list(spread([(1,), (2,)], add, workers, refuse, (7,)))
+
+
+def test_a_listener_that_leaves_ends_the_work():
+    """Jobs that have not begun are dropped, also those already on their way to a process."""
+    results = spread([(number,) for number in range(500)], wait, 2, hold, (0,))
+    next(results)
+    began = time.monotonic()
+    results.close()
+    assert time.monotonic() - began < 50  # all of them would take fifty seconds
