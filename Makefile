@@ -28,8 +28,8 @@ test: setup lint ## lint, the repository's own checks, and every test; ARGS goes
 
 lint: setup ## ruff and mypy
 	@$(ENV)
-	ruff check --quiet .
-	ruff format --check --quiet .
+	python -m ruff check --quiet .
+	python -m ruff format --check --quiet .
 	python -m mypy --no-error-summary -p flashrt_ros -p flashrt_policies -p flashrt_sim
 
 bench: setup ## one benchmark: make bench NAME=capsule ARGS="--json out.json"

@@ -177,7 +177,7 @@ def colcon_interfaces() -> None:
         say('flashrt_interfaces: found in the sourced workspace')
         return
     say('building the ROS interfaces with colcon (once)')
-    colcon = shutil.which('colcon') or VENV / 'bin' / 'colcon'
+    colcon = [VENV / 'bin' / 'python', '-m', 'colcon']
     base = CACHE / 'colcon'
     places = [
         '--build-base',
@@ -186,7 +186,7 @@ def colcon_interfaces() -> None:
         base / 'install',
         '--merge-install',
     ]
-    run(colcon, '--log-base', base / 'log', 'build', '--base-paths', ROOT / 'interfaces', *places)
+    run(*colcon, '--log-base', base / 'log', 'build', '--base-paths', ROOT / 'interfaces', *places)
 
 
 def package(key: str) -> None:

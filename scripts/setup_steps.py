@@ -65,7 +65,7 @@ def run(*command: object, env: Mapping[str, str] | None = None, check: bool = Tr
 
 def explain(words: list[str], output: str) -> str:
     """Return one line for a failed command: what went wrong, and what would be right."""
-    if 'No space left' in output:
+    if 'No space left' in output or shutil.disk_usage(ROOT).free < 64 * 2**20:
         return f'the disk that holds {ROOT} is full; free some space and run it again'
     if any(sign in output for sign in UNREACHABLE):
         tool = Path(words[0]).name if 'pip' not in words else 'pip'
