@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import sysconfig
 from pathlib import Path
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         ) from None
     from flashrt_ros.nodes.demo.output import run_folder
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: in order
     with run_folder(args.out) as folder:
         summary, wrong = _perform(args, plan, folder)
     _report(summary, wrong, args.out)
@@ -106,6 +108,7 @@ def _perform(
     overrides = {'brain': {'policy': args.policy}}
     progress.say('starting gate, simulator, brain and supervisor')
     with (
+        progress,
         System(processes(), overrides, domain, folder / 'logs') as system,
         Operator(domain, progress) as operator,
     ):
@@ -115,8 +118,7 @@ def _perform(
         except LifecycleError as error:
             raise FlashrtError(system.last_words() or str(error)) from None
         progress.say(f'all active (domain {domain})')
-        told = Story(operator, progress.say).run(args.instruction, plan, args.seed)
-    progress.close()
+        told = Story(operator, progress.say, system.check).run(args.instruction, plan, args.seed)
     summary = summarise(told)
     wrong = verdict(summary)
     summary['passed'] = not wrong

@@ -95,6 +95,11 @@ class EpisodeMachine:
             return ''
         return f'cannot {event} while {self.state}: {ADVICE[self.state]}'
 
+    def adopt(self, episode: int, epoch: int) -> None:
+        """Take up a newer episode and epoch that others have seen: after a restart."""
+        self.episode = max(self.episode, episode)
+        self.epoch = max(self.epoch, epoch)
+
     def apply(self, event: str, reason: str = '') -> Transition:
         """Take ``event``.
 

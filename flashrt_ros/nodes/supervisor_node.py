@@ -101,6 +101,8 @@ class SupervisorNode(Managed):
         self._tick = msg.tick
         self._applied = (msg.applied_epoch, msg.applied_tick)
         self._recent.append((key(msg.header.stamp), msg.tick, msg.applied_epoch))
+        if self.machine.state == episode.IDLE:  # a restarted supervisor goes on above what was
+            self.machine.adopt(msg.episode, msg.epoch)
         self._wait.notify()
 
     def _on_command(self, msg: ControlCommand) -> None:

@@ -63,3 +63,12 @@ def test_the_docstring_lists_every_event() -> None:
     """Each event of the table stands in the module's description, in italics."""
     text = episode.__doc__ or ''
     assert [event for event in TRANSITIONS if f'*{event}*' not in text] == []
+
+
+def test_a_restarted_machine_goes_on_above_what_was() -> None:
+    """After `adopt` the next episode and epoch are newer than anything seen; it never lowers."""
+    it = EpisodeMachine()
+    it.adopt(3, 9)
+    it.adopt(2, 4)
+    it.apply('start')
+    assert (it.episode, it.epoch) == (4, 10)

@@ -41,6 +41,9 @@ def run_folder(out: Path) -> Iterator[Path]:
     check(out)
     part = out.with_name(f'.{out.name}.part-{os.getpid()}')
     old = out.with_name(f'.{out.name}.old-{os.getpid()}')
+    for left in out.parent.glob(f'.{out.name}.part-*'):  # of runs that were killed
+        if not Path(f'/proc/{left.name.rpartition("-")[2]}').exists():
+            shutil.rmtree(left, ignore_errors=True)
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)

@@ -53,10 +53,14 @@ class Progress:
             self._clear()
             print(f'  {time.monotonic() - self._began:6.1f} s  {text}', file=self._out, flush=True)
 
-    def close(self) -> None:
-        """Take the moving line away."""
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Take the moving line away; only sentences follow."""
         with self._lock:
             self._clear()
+            self._live = False
 
     def _clear(self) -> None:
         if self._live and self._width:

@@ -15,8 +15,9 @@ from flashrt_ros.control import episode as states
 from flashrt_ros.errors import FlashrtError
 from flashrt_ros.nodes.operator import Operator, Record
 
-INTO_MOTION = 10  # ticks under the second subgoal before the interrupt
+INTO_MOTION = 24  # ticks under the second subgoal before the interrupt
 PAUSE_S = 0.6  # how long the robot is left standing, in seconds
+LOOK_S = 0.5  # how often the processes are looked after while waiting, in seconds
 EPISODE_S = 90.0  # longest wait for an episode to end, in seconds
 _OVER = (states.IDLE, states.FAULT)
 
@@ -47,10 +48,17 @@ class Story:
     Args:
         operator: Connected to a system that is up.
         say: Called with a sentence at every step.
+        alive: Called while waiting; raises when a process has died.
     """
 
-    def __init__(self, operator: Operator, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        say: Callable[[str], None],
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
         self.operator = operator
+        self._alive = alive
         self.say = say
         self.told = Told(operator.record)
 
@@ -72,12 +80,12 @@ class Story:
         told.epochs.append(answer.epoch)
         self.say(f'episode 1: "{instruction}"')
         epoch = answer.epoch
-        operator.until(lambda: self._in_motion(epoch) or self._over(1), EPISODE_S)
+        self._until(lambda: self._in_motion(epoch) or self._over(1), EPISODE_S)
         if self._over(1):
             told.trouble.append('episode 1 ended before its second subgoal: no interrupt')
         else:
             self._interrupt()
-        if not operator.until(lambda: self._over(1), EPISODE_S):
+        if not self._until(lambda: self._over(1), EPISODE_S):
             told.trouble.append(f'episode 1 did not end within {EPISODE_S:.0f} s')
         self._close()
 
@@ -88,9 +96,7 @@ class Story:
         told.acknowledged_at = time.monotonic()
         told.interrupt_epoch, told.ack_ticks = answer.epoch, answer.ack_ticks
         self.say(f'{answer.message} ({answer.ack_ticks} ticks carried out after the request)')
-        # Left standing for a while: an action of the old epoch would have time to show.
-        until = told.acknowledged_at + PAUSE_S
-        operator.until(lambda: time.monotonic() >= until, PAUSE_S)
+        self._stand()  # an action of the old epoch would have time to show
         told.resumed_at = time.monotonic()
         back = operator.resume()
         told.reentry_ms = back.reentry_ms
@@ -103,7 +109,7 @@ class Story:
         told.epochs.append(answer.epoch)
         told.reset_ms = answer.reset_ms
         self.say(f'reset in {answer.reset_ms:.0f} ms; episode 2 from the restored start')
-        if not operator.until(lambda: self._over(2), EPISODE_S):
+        if not self._until(lambda: self._over(2), EPISODE_S):
             told.trouble.append(f'episode 2 did not end within {EPISODE_S:.0f} s')
         self._close()
 
@@ -113,6 +119,20 @@ class Story:
         self.told.outcomes.append(episode.outcome or episode.state)
         if episode.state == states.FAULT:
             raise FlashrtError(f'fault: {episode.reason}')
+        self._stand()
+
+    def _stand(self) -> None:
+        """Leave the robot as it is for a moment."""
+        self.operator.until(lambda: False, PAUSE_S)
+
+    def _until(self, holds: Callable[[], bool], timeout: float) -> bool:
+        """Wait until ``holds()``, for at most ``timeout`` seconds; look after the processes."""
+        deadline = time.monotonic() + timeout
+        while not self.operator.until(holds, LOOK_S):
+            self._alive()
+            if time.monotonic() > deadline:
+                return False
+        return True
 
     def _in_motion(self, epoch: int) -> bool:
         """Whether actions under the second subgoal have gone out for long enough."""
