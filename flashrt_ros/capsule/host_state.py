@@ -12,6 +12,8 @@ from flashrt_ros.capsule.errors import HostStateError
 
 # None, bool, int, float, str, bytes, numpy arrays, and lists and string-keyed dicts of these.
 Value = Any
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_TEXT = frozenset({str})
 _TAG = '__flashrt__'  # marks the values that JSON has no word for
 
 
@@ -25,16 +27,21 @@ def copy(value: Value, where: str) -> Value:
     Raises:
         HostStateError: something else is inside.
     """
-    if value is None or type(value) in (bool, int, float, str, bytes):
+    kind = type(value)
+    if kind in _PLAIN:
         return value
+    if kind is list:
+        if _PLAIN.issuperset(map(type, value)):
+            return value.copy()
+        return [copy(item, f'{where}[{index}]') for index, item in enumerate(value)]
+    if kind is dict and _TEXT.issuperset(map(type, value)) and _TAG not in value:
+        if _PLAIN.issuperset(map(type, value.values())):
+            return value.copy()
+        return {key: copy(item, f'{where}/{key}') for key, item in value.items()}
     if isinstance(value, np.ndarray) and value.dtype.kind in 'biuf':
         return value.copy()
     if isinstance(value, np.generic):
         return value.item()
-    if type(value) is list:
-        return [copy(item, f'{where}[{index}]') for index, item in enumerate(value)]
-    if type(value) is dict and all(type(key) is str for key in value) and _TAG not in value:
-        return {key: copy(item, f'{where}/{key}') for key, item in value.items()}
     raise HostStateError(
         f'host state {where} holds a {type(value).__name__}: use None, bool, int, float, str, '
         'bytes, number arrays, and lists and string-keyed dicts of these'

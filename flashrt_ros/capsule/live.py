@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flashrt_ros.capsule import host_state
 from flashrt_ros.capsule.closure import Closure
 from flashrt_ros.capsule.errors import ClosureError, HostStateError
@@ -15,6 +17,8 @@ from flashrt_ros.contract.stream import Stream
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.registry import Registry
+
+_data_ptr = torch.Tensor.data_ptr
 
 
 class Live:
@@ -41,6 +45,7 @@ class Live:
         self._buffers = closure.buffers
         self._tensors = [buffer.tensor for buffer in closure.buffers]
         self._addresses = [buffer.address for buffer in closure.buffers]
+        self.capacities = [rope.capacity for rope in closure.ropes]
         self._hosts = tuple(closure.host_entries.items())
         self.registry: Registry | None = None
         self.held = [Text(None, 0) for _ in self._ropes]
@@ -69,18 +74,18 @@ class Live:
 
     def check(self) -> None:
         """Raise `ReboundError` when a buffer's memory was replaced."""
-        if [tensor.data_ptr() for tensor in self._tensors] != self._addresses:
+        if list(map(_data_ptr, self._tensors)) != self._addresses:
             for buffer in self._buffers:
                 buffer.check()
 
     def lengths(self) -> list[int]:
         """Valid positions of every rope now."""
         lengths = [rope.length.read() for rope in self._ropes]
-        for rope, length in zip(self._ropes, lengths, strict=True):
-            if not 0 <= length <= rope.capacity:
+        for rope, length, room in zip(self._ropes, lengths, self.capacities, strict=True):
+            if not 0 <= length <= room:
                 name = rope.entries[0].buffer.name
                 raise ClosureError(
-                    f'the length of append buffer {name!r} is {length}: use 0..{rope.capacity}'
+                    f'the length of append buffer {name!r} is {length}: use 0..{room}'
                 )
         return lengths
 

@@ -38,7 +38,8 @@ class Memory:
         self._make_room = make_room
         self._side = ctx.stream('capsule/transfer')
         self._sessions: Stream | None = None  # where sessions work
-        self._arrived: Event | None = None  # the last copy into the gpu tier
+        self._under_way: Event | None = None  # the end of the last copy between tiers
+        self._arrived: Event | None = None  # the end of the last copy into the gpu tier
 
     def work_on(self, stream: Stream) -> None:
         """What sessions do next runs on `stream`, after what they did before."""
@@ -60,9 +61,17 @@ class Memory:
         event.record(self._side)
         return event
 
+    def quiet(self) -> bool:
+        """True when no copy between tiers is under way."""
+        if self._under_way is not None and self._under_way.reached():
+            self._under_way = None
+        return self._under_way is None
+
     def finish_copies(self) -> None:
-        """The host waits for the copies between tiers."""
-        self._side.synchronize()
+        """The host waits for the copies between tiers, if any are under way."""
+        if not self.quiet():
+            self._side.synchronize()
+            self._under_way = None
 
     def bring(
         self,
@@ -137,7 +146,9 @@ class Memory:
         with self._side.use():
             for start, into, count in runs:
                 to[into : into + count].copy_(from_[start : start + count], non_blocking=True)
-        self._note_arrival(target)
+        self._under_way = self.mark()
+        if target == 'gpu':
+            self._arrived = self._under_way
 
     def store(self, views: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]) -> None:
         """Copy tensors from the host's memory into views of a block; the host waits."""
@@ -152,10 +163,6 @@ class Memory:
     def _follow_sessions(self) -> None:
         if self._sessions is not None:
             self._after(self._sessions, self._side)
-
-    def _note_arrival(self, target: str) -> None:
-        if target == 'gpu':
-            self._arrived = self.mark()
 
     def _after(self, first: Stream, then: Stream) -> None:
         event = self._ctx.event('capsule/after')

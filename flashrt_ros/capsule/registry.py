@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,14 +27,14 @@ from flashrt_ros.capsule.errors import (
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.layout import Layout
 from flashrt_ros.capsule.memory import Memory
+from flashrt_ros.capsule.roster import Roster
 from flashrt_ros.capsule.segment import MEMORY, TIERS, Segment
 from flashrt_ros.capsule.store import DiskStore, Hold
 from flashrt_ros.contract.context import Context
-from flashrt_ros.contract.stream import Event, Stream
+from flashrt_ros.contract.stream import Stream
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.live import Live
-    from flashrt_ros.capsule.session import Session
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,6 @@ class Usage:
     used: int
     budget: int | None
     capsules: int
-
-
-@dataclass
-class _Leaving:
-    """A capsule whose copy to another tier is under way; afterwards it leaves `tier`."""
-
-    capsule: Capsule
-    tier: str
-    copied: Event
 
 
 class Registry:
@@ -80,25 +70,17 @@ class Registry:
         self._lock = threading.RLock()
         self._memory = Memory(ctx, gpu_bytes, host_bytes, self._make_room)
         self._disk = Disk(store) if store is not None else None
-        self._keep = keep
-        self._kept: dict[int, Capsule] = {}
-        self._order: OrderedDict[int, Lineage] = OrderedDict()  # least recently used first
-        self._busy: list[int] = []  # capsules that must stay where they are for the moment
-        self._leaving: deque[_Leaving] = deque()
-        self._garbage: deque[tuple[tuple[Segment, ...], set[str], Lineage | None]] = deque()
+        self._roster = Roster(self._memory, self._lock, keep)
         self.lives: weakref.WeakSet[Live] = weakref.WeakSet()  # live states that share segments
         self._stamp = 0.0
         self.refused: dict[str, str] = {}  # stored capsules that no session may have, and why
-
-    # --- what sessions call -------------------------------------------------------------------
 
     @contextmanager
     def working(self, stream: Stream) -> Iterator[None]:
         """The block's copies run on `stream`, after those of earlier blocks."""
         with self._lock:
             self._memory.work_on(stream)
-            if self._garbage or self._leaving:
-                self._collect()
+            self._roster.collect()
             yield
 
     def admit(self, capsule: Capsule) -> None:
@@ -109,22 +91,22 @@ class Registry:
         """
         self._memory.bring(capsule.tips, 'gpu')
         capsule.tiers.add('gpu')
-        self._enter(capsule)
+        self._roster.add(capsule)
 
     def ready(self, capsule: Capsule, stream: Stream) -> None:
         """All bytes of the capsule are in the gpu tier for what `stream` does next."""
         if 'gpu' in capsule.tiers:
-            self._stay(capsule, 'gpu')
+            self._roster.stay(capsule, 'gpu')
         else:
             self.promote(capsule, 'gpu')
-        self._touch(capsule)
+        self._roster.touch(capsule)
         self._memory.await_arrivals(stream)
 
     def collect_later(
         self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None
     ) -> None:
-        """A capsule was garbage collected, perhaps in the middle of our own work."""
-        self._garbage.append((tips, tiers, lineage))
+        """A capsule or live state was garbage collected, perhaps in the middle of our own work."""
+        self._roster.collect_later(tips, tiers, lineage)
 
     def adopt(self, layout: Layout, fingerprint: Fingerprint) -> None:
         """Open every stored capsule of this deployment; `refused` says why others were not."""
@@ -157,17 +139,14 @@ class Registry:
         with self._lock:
             capsule = self._disk.open(name, self, layout, fingerprint)
             capsule.tiers.add('disk')
-            self._enter(capsule)
+            self._roster.add(capsule)
+            self._roster.keep(capsule)
             return capsule
-
-    # --- what users call ----------------------------------------------------------------------
 
     @property
     def capsules(self) -> tuple[Capsule, ...]:
         """All capsules that are there, least recently used first."""
-        with self._lock:
-            found = [place.capsule for place in self._order.values()]
-        return tuple(capsule for capsule in found if capsule is not None)
+        return self._roster.members
 
     def latest(self, boundary: str | None = None) -> Capsule | None:
         """The newest capsule, or the newest at `boundary`."""
@@ -177,7 +156,7 @@ class Registry:
     def usage(self, tier: str) -> Usage:
         """What `tier` holds now."""
         with self._lock:
-            self._collect()
+            self._roster.collect()
             count = sum(tier in capsule.tiers for capsule in self.capsules)
             if _known(tier) != 'disk':
                 arena = self._memory.arenas[tier]
@@ -210,15 +189,15 @@ class Registry:
                 raise PinnedError(f'{capsule!r} is pinned: close or unpin its session first')
             if tier == 'host' and capsule.tier == 'gpu':
                 if 'host' not in capsule.tiers:
-                    with self._at_work(capsule):
+                    with self._roster.at_work(capsule):
                         self._memory.bring(
                             capsule.tips, 'host', lambda new: self._fill(capsule, new, 'host')
                         )
                     capsule.tiers.add('host')
-                self._stay(capsule, 'host')
+                self._roster.stay(capsule, 'host')
             for above in MEMORY[: TIERS.index(tier)]:
                 if above in capsule.tiers:
-                    self._leave_after_copies(capsule, above)
+                    self._roster.leave_after_copies(capsule, above)
             if wait:
                 self.settle()
 
@@ -237,12 +216,12 @@ class Registry:
             if 'disk' in capsule.tiers:
                 return capsule.digest
         # While it is at work nothing frees its blocks, so hashing and writing need no lock.
-        with self._at_work(capsule):
+        with self._roster.at_work(capsule):
             digest = capsule.digest
             self._disk.write(capsule, digest, self._fetch(capsule))
         with self._lock:
             capsule.tiers.add('disk')
-            self._kept[id(capsule.lineage)] = capsule
+            self._roster.keep(capsule)
             capsule.renew_holds()
         return digest
 
@@ -258,15 +237,15 @@ class Registry:
             raise CapsuleError('no tier is slower than disk: promote to gpu or host')
         with self._lock:
             self._require(capsule)
-            self._touch(capsule)
-            self._stay(capsule, tier)
+            self._roster.touch(capsule)
+            self._roster.stay(capsule, tier)
             if tier in capsule.tiers or capsule.tier == 'gpu':
                 return
-            with self._at_work(capsule):
+            with self._roster.at_work(capsule):
                 self._memory.bring(capsule.tips, tier, lambda new: self._fill(capsule, new, tier))
             capsule.tiers.add(tier)
             if tier == 'gpu' and 'host' in capsule.tiers:
-                self._leave_after_copies(capsule, 'host')
+                self._roster.leave_after_copies(capsule, 'host')
 
     def evict(self, capsule: Capsule) -> None:
         """Drop a capsule's bytes from every tier, its file included.
@@ -278,33 +257,22 @@ class Registry:
         with self._lock:
             if capsule.pinned:
                 raise PinnedError(f'{capsule!r} is pinned: close or unpin its session first')
-            if id(capsule.lineage) in self._busy:
+            if self._roster.busy(capsule):
                 raise CapsuleError(f'{capsule!r} is being copied: evict it when that is done')
             if 'disk' in capsule.tiers and self._disk is not None and capsule.file is not None:
                 self._disk.store.remove(capsule.file)
-            self._stay(capsule, None)
-            for tier in tuple(capsule.tiers):
-                self._leave(capsule, tier)
-            self._order.pop(id(capsule.lineage), None)
-            self._kept.pop(id(capsule.lineage), None)
-            capsule.lineage.end()
-
-    def unpin_all(self, session: Session) -> None:
-        """Release every pin of `session`."""
-        for capsule in self.capsules:
-            capsule.unpin(session)
+            self._roster.remove(capsule)
 
     def settle(self) -> None:
         """The host waits until every capsule that is leaving a tier has left it."""
         with self._lock:
-            if self._leaving:
-                self._memory.finish_copies()
-                self._finish()
+            self._memory.finish_copies()
+            self._roster.collect()
 
     def digest(self, capsule: Capsule) -> str:
         """The digest of the capsule's state; waits for the device."""
         self._require(capsule)
-        with self._at_work(capsule):
+        with self._roster.at_work(capsule):
             return state_digest(capsule, self._fetch(capsule))
 
     def hold(self, capsule: Capsule) -> Hold | None:
@@ -322,40 +290,19 @@ class Registry:
     def leaving(self) -> int:
         """How many capsules are on their way out of a tier."""
         with self._lock:
-            self._collect()
-            return len(self._leaving)
-
-    # --- inside -------------------------------------------------------------------------------
+            self._roster.collect()
+            return self._roster.leaving
 
     def _require(self, capsule: Capsule) -> None:
         capsule.require_there()
         if capsule._registry is not self:
             raise CapsuleError(f'{capsule!r} is in another registry: ask that one')
 
-    @contextmanager
-    def _at_work(self, capsule: Capsule) -> Iterator[None]:
-        """Within the block the capsule leaves no tier."""
-        with self._lock:
-            self._busy.append(id(capsule.lineage))
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._busy.remove(id(capsule.lineage))
-
     def _fetch(self, capsule: Capsule) -> Fetch:
         """Reads the capsule's segments from the tier that has them all now."""
         self._ctx.synchronize()
         tier = capsule.tier
         return lambda segment: segment.blocks[str(tier)].tensor.cpu()
-
-    def _enter(self, capsule: Capsule) -> None:
-        self._order[id(capsule.lineage)] = capsule.lineage
-        if self._keep or 'disk' in capsule.tiers:
-            self._kept[id(capsule.lineage)] = capsule
-
-    def _touch(self, capsule: Capsule) -> None:
-        self._order.move_to_end(id(capsule.lineage))
 
     def _fill(self, capsule: Capsule, segments: list[Segment], tier: str) -> None:
         """Put bytes into new blocks: from the other memory tier where it has them, or disk."""
@@ -367,57 +314,25 @@ class Registry:
                 views = capsule.layout.views(segment, segment.blocks[tier].tensor)
                 self._memory.store(views, self._disk.load(capsule, segment))
 
-    def _leave(self, capsule: Capsule, tier: str) -> None:
-        capsule.tiers.discard(tier)
-        if tier != 'disk':
-            for tip in capsule.tips:
-                tip.release(tier)
-
-    def _leave_after_copies(self, capsule: Capsule, tier: str) -> None:
-        self._stay(capsule, tier)
-        self._leaving.append(_Leaving(capsule, tier, self._memory.mark()))
-
-    def _stay(self, capsule: Capsule, tier: str | None) -> None:
-        """Forget that the capsule was about to leave `tier` (None: any)."""
-        for leaving in tuple(self._leaving):
-            if leaving.capsule is capsule and tier in (leaving.tier, None):
-                self._leaving.remove(leaving)
-
-    def _collect(self) -> None:
-        """Free what garbage collection left behind and what is done leaving."""
-        while self._garbage:
-            tips, tiers, lineage = self._garbage.popleft()
-            for tier in tiers.intersection(MEMORY):
-                for tip in tips:
-                    tip.release(tier)
-            if lineage is not None:
-                self._order.pop(id(lineage), None)
-                lineage.end()
-        self._finish()
-
-    def _finish(self) -> None:
-        while self._leaving and self._leaving[0].copied.reached():
-            done = self._leaving.popleft()
-            if id(done.capsule.lineage) in self._busy:  # being written: leave later
-                self._leaving.append(done)
-                return
-            self._leave(done.capsule, done.tier)
-
     def _make_room(self, tier: str) -> bool:
         """Finish what is leaving `tier`, or demote a capsule out of it; False when none can be."""
-        self._collect()
+        self._roster.collect()
         used = self._memory.arenas[tier].used
         self.settle()
         if self._memory.arenas[tier].used < used:
             return True
         for capsule in self.capsules:
-            movable = not capsule.pinned and id(capsule.lineage) not in self._busy
+            movable = not capsule.pinned and not self._roster.busy(capsule)
             if tier in capsule.tiers and movable and self._lower(capsule, tier):
                 return True
         return tier == 'gpu' and any(live.let_go() for live in self.lives)
 
     def _lower(self, capsule: Capsule, tier: str) -> bool:
         """Demote by one tier, or further where the next has no room."""
+        if tier == 'host' and 'gpu' in capsule.tiers:  # a second copy, kept while there was room
+            self._roster.stay(capsule, 'gpu')
+            self._roster.leave(capsule, 'host')
+            return True
         below = [t for t in TIERS[TIERS.index(tier) + 1 :] if t != 'disk' or self._disk]
         for target in below:
             try:

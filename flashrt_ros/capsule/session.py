@@ -193,8 +193,9 @@ class Session:
         return branches
 
     def close(self) -> None:
-        """Release this session's pins."""
-        self.registry.unpin_all(self)
+        """Release this session's pins; it can go on without them."""
+        for capsule in self.registry.capsules:
+            capsule.unpin(self)
 
     def _require_fits(self, capsule: Capsule) -> None:
         if capsule.layout is not self._live.layout or capsule.fingerprint is not self._fingerprint:
@@ -207,12 +208,11 @@ class Session:
         if capsule._registry is not self.registry:
             raise CapsuleError(f'{capsule!r} is in another registry: give both sessions the same')
         capsule.require_there()
-        for rope, text in zip(self._live.closure.ropes, capsule.texts, strict=True):
-            if text.length > rope.capacity:
+        for text, room in zip(capsule.texts, self._live.capacities, strict=True):
+            if text.length > room:
                 raise CapsuleError(
-                    f'{capsule!r} holds {text.length} positions of '
-                    f'{rope.entries[0].buffer.name!r}, which has room for {rope.capacity}: '
-                    'make the buffer longer'
+                    f'{capsule!r} holds {text.length} positions, the buffers have room for '
+                    f'{room}: make them longer'
                 )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,7 @@ from flashrt_ros.capsule.cursor import Cursor
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.registry import Registry
 from flashrt_ros.capsule.session import Session
+from flashrt_ros.capsule.store import DiskStore
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.graph import ShapeKey
 
@@ -122,3 +126,16 @@ def brain(ctx: Context) -> Brain:
 def make_brain() -> type[Brain]:
     """The class, for tests that make their own."""
     return Brain
+
+
+@pytest.fixture
+def stored(brain: Any, tmp_path: Path) -> tuple[Any, Any, list[Any], Path]:
+    """A session with three capsules of one lineage on disk: (brain, session, capsules, path)."""
+    path = tmp_path / 'capsules'
+    session = brain.session(Registry(brain.ctx, gpu_bytes=1 << 20, store=DiskStore(path)))
+    capsules = []
+    for index in range(3):
+        capsules.append((session.snapshot('turn', index, tier='disk'), brain.bytes()))
+        brain.step()
+    session.registry.settle()
+    return brain, session, capsules, path

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +26,6 @@ from flashrt_ros.contract.context import Context
 def registry(ctx: Context, path: Path, **options: Any) -> Registry:
     """A registry with a disk tier."""
     return Registry(ctx, gpu_bytes=1 << 20, store=DiskStore(path, **options))
-
-
-@pytest.fixture
-def stored(brain: Any, tmp_path: Path) -> tuple[Any, Any, list[Any], Path]:
-    """A session with three capsules of one lineage on disk: (brain, session, capsules, path)."""
-    path = tmp_path / 'capsules'
-    session = brain.session(registry(brain.ctx, path))
-    capsules = []
-    for index in range(3):
-        capsules.append((session.snapshot('turn', index, tier='disk'), brain.bytes()))
-        brain.step()
-    session.registry.settle()
-    return brain, session, capsules, path
 
 
 def test_a_restarted_process_finds_its_capsules_and_re_enters(
@@ -89,130 +73,6 @@ def test_demoted_capsules_take_no_memory_and_come_back(stored: Any) -> None:
         session.restore(capsule)
         assert capsule.tier == 'gpu'
         assert brain.bytes() == expected
-
-
-def flip(path: Path, where: float) -> None:
-    """Change one bit of a file."""
-    data = bytearray(path.read_bytes())
-    data[min(int(len(data) * where), len(data) - 1)] ^= 1
-    path.write_bytes(data)
-
-
-def splice(path: Path) -> None:
-    """The front of one file, the end of another."""
-    other = next(p for p in path.parent.glob(f'*{path.suffix}') if p != path)
-    data, rest = path.read_bytes(), other.read_bytes()
-    path.write_bytes(data[: len(data) // 2] + rest[len(rest) // 2 :])
-
-
-def swap(path: Path) -> None:
-    """A sound file under another's name."""
-    other = next(p for p in path.parent.glob(f'*{path.suffix}') if p != path)
-    path.write_bytes(other.read_bytes())
-
-
-def link(path: Path) -> None:
-    """A symbolic link to the file's content."""
-    moved = path.parent.parent / 'elsewhere'
-    path.rename(moved)
-    path.symlink_to(moved)
-
-
-def long_header(path: Path) -> None:
-    """Lengths that do not add up."""
-    data = bytearray(path.read_bytes())
-    data[16:24] = struct.pack('<Q', 1 << 60)
-    path.write_bytes(data)
-
-
-FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    'flipped front': (lambda path: flip(path, 0.0), 'no capsule file of this version'),
-    'flipped digest': (lambda path: flip(path, 40 / path.stat().st_size), 'altered'),
-    'flipped header': (lambda path: flip(path, 110 / path.stat().st_size), 'altered'),
-    'flipped payload': (lambda path: flip(path, 1.0), 'altered'),
-    'truncated': (lambda path: os.truncate(path, path.stat().st_size - 1), 'truncated'),
-    'cut to nothing': (lambda path: os.truncate(path, 3), 'truncated'),
-    'longer': (lambda path: path.write_bytes(path.read_bytes() + b'x'), 'spliced'),
-    'spliced': (splice, 'altered|spliced|truncated'),
-    'other lengths': (long_header, 'truncated or spliced'),
-    'swapped': (swap, 'not the digest of its content'),
-    'symbolic link': (link, 'is a link'),
-    'hard link': (lambda path: os.link(path, path.parent.parent / 'x'), 'linked from elsewhere'),
-    'open to others': (lambda path: path.chmod(0o644), 'chmod 600'),
-    'gone': (lambda path: path.unlink(), 'cannot be read'),
-}
-
-
-@pytest.mark.parametrize('kind', ['capsule', 'segment'])
-@pytest.mark.parametrize('fault', list(FAULTS))
-def test_a_damaged_file_is_refused_and_nothing_live_changes(
-    stored: Any, fault: str, kind: str
-) -> None:
-    """Planted faults: the reason and the file are named; live bytes stay."""
-    brain, session, capsules, path = stored
-    capsule, _ = capsules[0]
-    name = capsule.file if kind == 'capsule' else capsule.texts[0].node.file
-    damage, reason = FAULTS[fault]
-    damage(path / f'{name}.{kind}')
-    then = brain.bytes()
-    for live in session.registry.lives:
-        live.let_go()
-    with pytest.raises(StoreError, match=rf'(?s){name}\.{kind}.*({reason})'):
-        session.restore(capsule)
-    assert brain.bytes() == then
-    with pytest.raises(StoreError, match=reason):
-        DiskStore(path).read(name, kind)
-
-
-def test_a_file_that_only_parses_elsewhere_is_refused(stored: Any) -> None:
-    """Planted fault: a sound envelope whose tensors are not the closure's."""
-    brain, session, capsules, path = stored
-    capsule, _ = capsules[0]
-    file = path / f'{capsule.file}.capsule'
-    header, _ = DiskStore(path).read(capsule.file, 'capsule')
-    then = brain.bytes()
-    for tensors, says in (
-        ({'state': torch.zeros(8)}, "holds \\['state'\\]"),
-        (
-            {
-                'state': torch.zeros(9),
-                'count': torch.zeros(1, dtype=torch.int64),
-                'flags': torch.zeros(3, dtype=torch.uint8),
-            },
-            "'state' as torch.float32 \\(9,\\)",
-        ),
-    ):
-        file.write_bytes(envelope.pack('capsule', header, tensors, None)[1])
-        with pytest.raises(StoreError, match=says):
-            session.restore(capsule)
-    assert brain.bytes() == then
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        {'ropes': [[]]},
-        {'ropes': []},
-        {'lengths': [99]},
-        {'ropes': [[['f' * 64, 1, 2, 2]]]},
-        {'ropes': [[['f' * 64, 0, 2, 3]]]},
-        {'ropes': [[['f' * 64, 0, 'x', 2]]]},
-        {'host': {'queue': {'__flashrt__': 'array', 'dtype': 'O', 'shape': [], 'base64': ''}}},
-        {'host': {'queue': {'__flashrt__': 'what'}}},
-        {'position': 'x'},
-        {'schema': {}},
-    ],
-)
-def test_a_header_that_makes_no_sense_is_refused(stored: Any, change: dict[str, Any]) -> None:
-    """Planted faults behind a sound digest: structure is checked as well."""
-    brain, _, capsules, path = stored
-    name = capsules[0][0].file
-    header, _ = DiskStore(path).read(name, 'capsule')
-    data = envelope.pack('capsule', {**header, **change}, {}, None)[1]
-    (path / f'{name}.capsule').write_bytes(data)
-    fresh = brain.session(registry(brain.ctx, path))
-    assert name in fresh.registry.refused
-    assert len(fresh.registry.capsules) == 2
 
 
 def test_another_deployment_finds_nothing_and_is_told_why(stored: Any) -> None:
@@ -350,7 +210,7 @@ def test_orphans_are_swept_and_strangers_left_alone(stored: Any) -> None:
 def test_segments_stay_while_a_capsule_cannot_be_read(stored: Any) -> None:
     """A damaged capsule may be the one that names them: sweeping would make it worse."""
     capsules, path = stored[2], stored[3]
-    flip(path / f'{capsules[2][0].file}.capsule', 0.5)
+    os.truncate(path / f'{capsules[2][0].file}.capsule', 100)
     assert len(DiskStore(path).names('segment')) == 3
 
 
@@ -370,72 +230,6 @@ def test_a_pinned_file_is_held_against_other_processes(stored: Any) -> None:
     session.close()
     subprocess.run(arguments, check=True)
     assert capsule.file not in DiskStore(path).names('capsule')
-
-
-WRITER = """
-import sys, torch
-torch.set_num_threads(1)
-from flashrt_ros.capsule.closure import Closure
-from flashrt_ros.capsule.cursor import Cursor
-from flashrt_ros.capsule.fingerprint import Fingerprint
-from flashrt_ros.capsule.registry import Registry
-from flashrt_ros.capsule.session import Session
-from flashrt_ros.capsule.store import DiskStore
-from flashrt_ros.contract.context import Context
-ctx = Context('cpu')
-state = ctx.buffer('state', (4096,), torch.int32)
-cache = ctx.buffer('cache', (4096, 64), torch.int32)
-cursor = Cursor('cache')
-closure = Closure('x').fixed(state).append(cache, 0, cursor)
-registry = Registry(ctx, 1 << 24, store=DiskStore(sys.argv[1]))
-session = Session(ctx, closure, Fingerprint({}), registry=registry)
-last = registry.latest()
-start = 0
-if last is not None:
-    session.restore(last)
-    start = last.position + 1
-    assert bool((state.tensor == last.position).all()), 'state'
-    want = torch.arange(last.position + 1, dtype=torch.int32)[:, None].expand(-1, 64)
-    assert torch.equal(cache.tensor[: cursor.length], want), 'cache'
-print('from', start, flush=True)
-for n in range(start, start + int(sys.argv[2])):
-    state.tensor.fill_(n)
-    with cursor.appending(1):
-        cache.tensor[n] = n
-    registry.demote(session.snapshot('turn', n), 'disk')
-    print(n, flush=True)
-"""
-
-
-def test_a_process_killed_while_writing_re_enters_at_the_last_committed_boundary(
-    tmp_path: Path,
-) -> None:
-    """Kill -9 in the middle, several times: what was reported as written is there, exact."""
-    committed = -1
-    for _ in range(4):
-        process = subprocess.Popen(
-            [sys.executable, '-c', WRITER, str(tmp_path / 's'), '1000'],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        start = int(process.stdout.readline().split()[1])
-        assert start >= committed + 1
-        for line in process.stdout:
-            committed = int(line)
-            if committed >= start + 5:
-                break
-        process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read().split()
-        committed = max([committed, *map(int, rest)])
-        process.wait()
-        process.stdout.close()
-    done = subprocess.run(
-        [sys.executable, '-c', WRITER, str(tmp_path / 's'), '1'],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert int(done.stdout.split()[1]) >= committed + 1
-    assert not list((tmp_path / 's').glob('.tmp-*'))
 
 
 def test_headers_are_json_that_anybody_can_read(stored: Any) -> None:
