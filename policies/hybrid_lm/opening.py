@@ -1,0 +1,50 @@
+"""From a path to a model that answers: weights, graphs and tokenizer of one checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from flashrt_policies.checkpoint import CheckpointError
+from flashrt_policies.hybrid_lm import gguf, loader
+from flashrt_policies.hybrid_lm.model import HybridLM
+from flashrt_policies.hybrid_lm.text import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from flashrt_ros.contract.context import Context
+
+
+def open_model(
+    path: str | Path, ctx: Context, capacity: int = 4096, dtype: str | None = None
+) -> tuple[HybridLM, Tokenizer]:
+    """Load a checkpoint, capture its graphs and read its tokenizer.
+
+    Args:
+        path: a Hugging Face folder or a .gguf file.
+        ctx: the device's context, not frozen yet.
+        capacity: longest text, tokens; cut to what the model was made for.
+        dtype: 'float32', 'bfloat16' or 'float16'; None takes the checkpoint's own, and on the
+            CPU float32.
+
+    Raises:
+        CheckpointError: the checkpoint does not fit, or the path is neither.
+    """
+    path = Path(path).expanduser()
+    if dtype is not None and dtype not in loader.DTYPES:
+        raise CheckpointError(f'dtype {dtype!r}; want one of {", ".join(loader.DTYPES)}')
+    if dtype is None and ctx.device.type == 'cpu':
+        dtype = 'float32'
+    kind = None if dtype is None else loader.DTYPES[dtype]
+    if path.suffix == '.gguf':
+        file = gguf.GgufFile(path)
+        config, weights = gguf.load(file, ctx.device, kind or torch.bfloat16)
+        tokenizer: Tokenizer = gguf.tokenizer(file)
+    elif path.is_dir():
+        config, weights = loader.load(path, ctx.device, kind)
+        tokenizer = load_tokenizer(path, config.vocab)
+    else:
+        raise CheckpointError(f'{path} is neither a checkpoint folder nor a .gguf file')
+    longest = min(capacity, config.max_position)
+    return HybridLM(ctx, config, weights, capacity=longest), tokenizer
