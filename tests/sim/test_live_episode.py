@@ -13,6 +13,9 @@ from flashrt_policies.registry import spec
 from flashrt_sim.episode import LiveEpisode, SceneHost, require_fits
 from flashrt_sim.errors import SimulationError
 
+# Opening an episode takes time: all tests of this file in one process.
+pytestmark = pytest.mark.xdist_group('live episode')
+
 OPEN, CLOSE = 'open the drawer', 'close the drawer'
 
 
