@@ -97,7 +97,7 @@ class Closure:
         rope = self._ropes[id(length)][1]
         entry = Append(buffer, dim)
         rope.entries.append(entry)
-        rope.length.attach(buffer, buffer.shape[dim])
+        rope.length.attach(buffer, dim)
         self._append[buffer.name] = entry
         return self
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
+
 from flashrt_ros.capsule.errors import ClosureError
 from flashrt_ros.contract.buffer import Buffer
 
@@ -20,8 +22,8 @@ from flashrt_ros.contract.buffer import Buffer
 class Length(Protocol):
     """Where the valid part of some append buffers ends."""
 
-    def attach(self, buffer: Buffer, capacity: int) -> None:
-        """One more buffer ends here."""
+    def attach(self, buffer: Buffer, dim: int) -> None:
+        """One more buffer ends here, along `dim`."""
 
     def read(self) -> int:
         """The length now."""
@@ -38,11 +40,14 @@ class _Attached:
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
+        self.dims: list[int] = []
         self.capacity = 0
         self.known = -1
 
-    def attach(self, buffer: Buffer, capacity: int) -> None:
-        """One more buffer ends here."""
+    def attach(self, buffer: Buffer, dim: int) -> None:
+        """One more buffer ends here, along `dim`."""
+        capacity = buffer.shape[dim]
+        self.dims.append(dim)
         self.capacity = min(self.capacity or capacity, capacity)
         self.buffers.append(buffer)
         self.known = -1
@@ -58,11 +63,14 @@ class Cursor(_Attached):
 
     Args:
         name: shown in errors.
+        audit: compare, after every `appending`, what stands below with what stood there. As
+            costly as a full copy; for tests.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, audit: bool = False) -> None:
         super().__init__()
         self.name = name
+        self.audit = audit
         self._length = 0
         self._intact = 0
         self._owner: int | None = None
@@ -89,7 +97,8 @@ class Cursor(_Attached):
         raises, the length stays and what stands above it is not valid.
 
         Raises:
-            ClosureError: the buffers have no room for `count` more.
+            ClosureError: the buffers have no room for `count` more; or, under audit, a position
+                below was written.
         """
         start = self._length
         if count < 0 or start + count > self.capacity:
@@ -98,11 +107,27 @@ class Cursor(_Attached):
                 f'{self.capacity}; truncate or restore first'
             )
         self._intact = min(self.intact(), start)
+        before = [valid.clone() for valid in self._below(start)] if self.audit else []
         try:
             yield
+            self._compare(before, start)
             self._length = start + count
         finally:
             self.known = self.versions()
+
+    def _below(self, length: int) -> list[torch.Tensor]:
+        pairs = zip(self.buffers, self.dims, strict=True)
+        return [buffer.tensor.narrow(dim, 0, length) for buffer, dim in pairs]
+
+    def _compare(self, before: list[torch.Tensor], start: int) -> None:
+        for buffer, dim, old in zip(self.buffers, self.dims, before, strict=False):
+            now = buffer.tensor.narrow(dim, 0, start).contiguous().view(torch.uint8)
+            if not torch.equal(now, old.contiguous().view(torch.uint8)):
+                self._intact = 0
+                raise ClosureError(
+                    f'cursor {self.name!r}: {buffer.name!r} was written below position {start} '
+                    'within appending: truncate to the lowest position written first'
+                )
 
     def truncate(self, length: int) -> None:
         """Positions from `length` on are no longer valid."""

@@ -149,6 +149,20 @@ def test_a_write_that_nobody_announced_is_seen(brain: Any) -> None:
     assert brain.keys.tensor[0, 0, 0, 0].item() == 42
 
 
+def test_an_audit_finds_a_write_below_the_cursor(brain: Any) -> None:
+    """Planted fault: the one thing taken on trust is broken. The next snapshot copies it all."""
+    session = brain.session()
+    capsule = session.snapshot('before')
+    then = brain.bytes()
+    brain.cursor.audit = True
+    brain.step()  # sound: passes
+    below = pytest.raises(ClosureError, match="'odd' was written below position 4")
+    with below, brain.cursor.appending(1):
+        brain.odd.tensor[0] = 77
+    session.restore(capsule)
+    assert brain.bytes() == then
+
+
 @pytest.mark.parametrize('source', ['function', 'buffer'])
 def test_lengths_kept_by_others_are_exact_too(ctx: Context, source: str) -> None:
     """A function or an integer buffer as length: any write costs a full copy, never a byte."""
