@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -138,9 +139,7 @@ def cold_rows(bench: Bench, lengths: Iterable[int], runs: int) -> list[Row]:
     for length in lengths:
         tokens = bench.words(length)
         count = max(3, runs * 2048 // length)
-        times = report.timed(
-            lambda tokens=tokens: bench.cold(tokens), bench.ctx.synchronize, count, warm=2
-        )
+        times = report.timed(partial(bench.cold, tokens), bench.ctx.synchronize, count, warm=2)
         rows.append(row(f'cold {label(length)}', times, cold_floor(bench.config, length)))
     return rows
 

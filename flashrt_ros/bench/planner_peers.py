@@ -8,12 +8,14 @@ A peer that cannot be measured leaves its reason in the rows.
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +64,18 @@ def transformers_fla(dims: dict[str, Any]) -> dict[str, float]:
         out.logits.argmax(-1).item()
         return out.past_key_values
 
+    def resume(more: torch.Tensor, cache: Any) -> Any:
+        return forward(more, copy.deepcopy(cache))
+
     def words(count: int) -> torch.Tensor:
         return torch.randint(0, dims['vocab_size'], (1, count), device='cuda')
 
     for work, length in COLD.items():
         prompt = words(length)
-        found[work] = median(lambda prompt=prompt: forward(prompt), 4)
+        found[work] = median(partial(forward, prompt), 4)
     for work, length in WARM.items():
         cache, more = forward(words(length)), words(NEW)
-        found[work] = median(lambda cache=cache, more=more: forward(more, copy.deepcopy(cache)), 4)
+        found[work] = median(partial(resume, more, cache), 4)
     cache, one = forward(words(2048)), words(1)
     found['decode'] = median(lambda: forward(one, cache), 20)
     return found
@@ -78,11 +83,12 @@ def transformers_fla(dims: dict[str, Any]) -> dict[str, float]:
 
 def flide(dims: dict[str, Any]) -> dict[str, float]:
     """Measure the flide engine in process: a prompt and one question of one token."""
-    import flide.formats as formats
-    from flide.formats.base import Format, Plan, Read
-    from flide.runtime import engine as engines
+    formats: Any = importlib.import_module('flide.formats')
+    base: Any = importlib.import_module('flide.formats.base')
+    engines: Any = importlib.import_module('flide.runtime.engine')
+    format_class, plan_of, read_of = base.Format, base.Plan, base.Read
 
-    class Raw(Format):  # type: ignore[misc]
+    class Raw(format_class):  # type: ignore[misc, valid-type]
         """Bare tokens and a head of 26 rows, so that no text format is measured."""
 
         name = 'raw'
@@ -114,16 +120,18 @@ def flide(dims: dict[str, Any]) -> dict[str, float]:
             if length <= 8192:
 
                 def cold(length: int = length) -> Any:
-                    return engine._run_one(Plan(words(length - 1), [words(1)], (Read('next'),)))
+                    return engine._run_one(
+                        plan_of(words(length - 1), [words(1)], (read_of('next'),))
+                    )
 
                 found[work] = median(cold, 8, warm=4)
         engine.sessions = sessions
         for work, length in WARM.items():
-            base = words(length)
-            engine._run_one(Plan(base, [words(NEW)], (Read('next'),)))
+            prompt = words(length)
+            engine._run_one(plan_of(prompt, [words(NEW)], (read_of('next'),)))
 
-            def warm(base: list[int] = base) -> Any:
-                plan = Plan(base + words(NEW), [words(NEW)], (Read('next'),))
+            def warm(prompt: list[int] = prompt) -> Any:
+                plan = plan_of(prompt + words(NEW), [words(NEW)], (read_of('next'),))
                 return engine._run_one(plan)
 
             found[work] = median(warm, 8, warm=4)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -120,10 +121,10 @@ class HybridLM:
         self._head = self.ctx.graph(f'{name}/head', writes=ports, pool=name)
         self._decode = self.ctx.graph(f'{name}/decode', writes=(*ports, self._prompt), pool=name)
         for key in (GREEDY, DRAWN):
-            self._head.capture(key, lambda drawn=key is DRAWN: self._choose(drawn))
-            self._decode.capture(key, lambda drawn=key is DRAWN: self._step(drawn))
+            self._head.capture(key, partial(self._choose, key is DRAWN))
+            self._decode.capture(key, partial(self._step, key is DRAWN))
         for unit in reversed(self.units):
-            self._prefill.capture(ShapeKey(tokens=unit), lambda unit=unit: self._consume(unit))
+            self._prefill.capture(ShapeKey(tokens=unit), partial(self._consume, unit))
 
     # What the graphs hold.
 

@@ -21,7 +21,9 @@ def shared_bytes(device: torch.device) -> int:
     """Return the shared memory that one program may use, bytes; a GPU's usual size elsewhere."""
     if device.type != 'cuda':
         return 96 * 1024
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties = torch.cuda.get_device_properties(device)
+    plain = properties.shared_memory_per_block
+    return int(getattr(properties, 'shared_memory_per_block_optin', plain))
 
 
 def stages(like: Tensor, elements: int, most: int) -> int:
