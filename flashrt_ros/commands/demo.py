@@ -14,12 +14,15 @@ from typing import Any
 from flashrt_ros.errors import FlashrtError
 
 INSTRUCTION = 'open the drawer, then close it'
+ATTEMPTS = 3  # a machine that was busy with something else gets another one
 DESCRIPTION = """\
 Starts the simulated robot, the action gate, the brain (policy and planner) and the supervisor as
 ROS 2 processes of their own, gives the instruction, interrupts the robot in the middle of the
 second subgoal, lets it re-enter warm, resets it, and repeats the episode from the restored start.
 Exit code 0 only if both subgoals were reached, the interrupt was acknowledged within one tick with
 no old action after it, and the second episode repeated the first bit for bit up to the interrupt.
+Where the machine was too busy to serve every tick in time, all of it is tried again, up to three
+times; the figures are those of the last.
 """
 
 
@@ -94,22 +97,40 @@ def prepare() -> None:
 def _perform(
     args: argparse.Namespace, plan: list[str], folder: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    from flashrt_ros.nodes.demo.figures import summarise, verdict
+    from flashrt_ros.nodes.demo.figures import disturbed, summarise, verdict
     from flashrt_ros.nodes.demo.progress import Progress
-    from flashrt_ros.nodes.demo.story import Story
     from flashrt_ros.nodes.demo.timeline import draw
+
+    with Progress() as progress:
+        for attempt in range(1, ATTEMPTS + 1):
+            told = _attempt(args, plan, folder / 'logs', progress)
+            summary = summarise(told)
+            wrong = verdict(summary)
+            trouble = disturbed(told)
+            if not wrong or not trouble or attempt == ATTEMPTS:
+                break
+            progress.say(f'this machine was busy: {trouble}; all of it again')
+        summary.update(attempts=attempt, passed=not wrong)
+        (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+        draw(told, summary, folder / 'timeline.png')
+        if not args.no_video:
+            _video(told, folder, progress.say)
+    return summary, wrong
+
+
+def _attempt(args: argparse.Namespace, plan: list[str], logs: Path, progress: Any) -> Any:
+    """Bring a system up, run the story in it, take it down."""
+    from flashrt_ros.nodes.demo.story import Story
     from flashrt_ros.nodes.lifecycle import Lifecycle, LifecycleError
     from flashrt_ros.nodes.operator import Operator
     from flashrt_ros.nodes.runner import System, free_domain
     from flashrt_ros.nodes.system import processes
 
-    progress = Progress()
     domain = free_domain()
     overrides = {'brain': {'policy': args.policy}}
     progress.say('starting gate, simulator, brain and supervisor')
     with (
-        progress,
-        System(processes(), overrides, domain, folder / 'logs') as system,
+        System(processes(), overrides, domain, logs) as system,
         Operator(domain, progress) as operator,
     ):
         lifecycle = Lifecycle(operator.node, system.check)
@@ -118,15 +139,7 @@ def _perform(
         except LifecycleError as error:
             raise FlashrtError(system.last_words() or str(error)) from None
         progress.say(f'all active (domain {domain})')
-        told = Story(operator, progress.say, system.check).run(args.instruction, plan, args.seed)
-    summary = summarise(told)
-    wrong = verdict(summary)
-    summary['passed'] = not wrong
-    (folder / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
-    draw(told, summary, folder / 'timeline.png')
-    if not args.no_video:
-        _video(told, folder, progress.say)
-    return summary, wrong
+        return Story(operator, progress.say, system.check).run(args.instruction, plan, args.seed)
 
 
 def _video(told: Any, folder: Path, say: Any) -> None:

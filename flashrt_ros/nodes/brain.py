@@ -60,10 +60,10 @@ class Brain(policy.PolicyNode):
         self._announcer.decide(self._now, self.planner, msg)
 
 
-def main() -> int:
+def main() -> None:
     """Run the brain."""
-    return run(Brain, threads=3)
+    run(Brain, threads=3)
 
 
 if __name__ == '__main__':
-    raise SystemExit(main())
+    main()

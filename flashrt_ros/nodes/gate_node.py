@@ -130,10 +130,10 @@ class GateNode(Managed):
         return 'the emergency stop is released; the gate stays closed until an episode goes on'
 
 
-def main() -> int:
+def main() -> None:
     """Run the gate."""
-    return run(GateNode)
+    run(GateNode)
 
 
 if __name__ == '__main__':
-    raise SystemExit(main())
+    main()

@@ -76,10 +76,10 @@ class PlannerNode(Managed):
             self._announcer.decide(self._stamp, self.planner, msg)
 
 
-def main() -> int:
+def main() -> None:
     """Run the planner."""
-    return run(PlannerNode)
+    run(PlannerNode)
 
 
 if __name__ == '__main__':
-    raise SystemExit(main())
+    main()

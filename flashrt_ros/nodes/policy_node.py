@@ -331,10 +331,10 @@ class PolicyNode(Managed):
         return f'restored {capsule.boundary!r} of tick {capsule.position}'
 
 
-def main() -> int:
+def main() -> None:
     """Run the policy alone; its subgoals come over the Subgoal topic."""
-    return run(PolicyNode, threads=3)
+    run(PolicyNode, threads=3)
 
 
 if __name__ == '__main__':
-    raise SystemExit(main())
+    main()

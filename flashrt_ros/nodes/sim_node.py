@@ -115,15 +115,27 @@ class SimNode(Managed):
 
     def _tick(self, skipped: int) -> None:
         with self._lock:
-            if self.clock.under_way:  # a command may take one period and the grace from its state
-                deadline = self._reported + self.scheduler.period + self.p.grace_s
-                self._lock.wait_for(self.clock.served, max(0.0, deadline - time.monotonic()))
+            if self.clock.under_way:
+                self._lock.wait_for(self.clock.served, self._patience())
             applied = self.clock.take()
             if applied is not None and self.clock.under_way:
                 self.clock.missed += skipped
         if applied is not None:
             self._move(applied)
         self._report()
+
+    def _patience(self) -> float:
+        """Seconds that this tick may still wait for its command.
+
+        It has one period and the grace from the report of its state, so that a tick that was late
+        does not shorten the next one's time; but never more than half a period from when it was
+        due, so that ticks do not pile up where no command comes.
+        """
+        period, now = self.scheduler.period, time.monotonic()
+        due = now - self.scheduler.lateness
+        grace = self.p.grace_s
+        deadline = min(self._reported + period + grace, due + max(grace, period / 2))
+        return max(0.0, deadline - now)
 
     def _move(self, applied: Applied) -> None:
         try:
@@ -226,10 +238,10 @@ class SimNode(Managed):
         return f'epoch {request.epoch}'
 
 
-def main() -> int:
+def main() -> None:
     """Run the simulated robot."""
-    return run(SimNode)
+    run(SimNode)
 
 
 if __name__ == '__main__':
-    raise SystemExit(main())
+    main()

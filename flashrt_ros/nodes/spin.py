@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import rclpy
 from rclpy.executors import (
@@ -36,41 +37,52 @@ def die_with_parent() -> None:
         sys.exit(1)
 
 
-def run(make: Callable[[], Any], threads: int = 1) -> int:
-    """Spin the node that ``make`` returns until SIGINT, SIGTERM or shutdown; return the exit code.
+def run(make: Callable[[], Any], threads: int = 1) -> NoReturn:
+    """Spin the node that ``make`` returns until SIGINT, SIGTERM or shutdown; end the process.
 
     A signal ends the spinning, not the middleware: the node can still send its last hold. A node
     may have ``close()``: it stops the node's own threads and is called before the middleware ends.
+    By then all is closed, so the process ends at once instead of taking the interpreter and its
+    libraries apart, which costs seconds with torch. Exit code 2: the node could not be made, and
+    one line on standard error says why.
     """
     die_with_parent()
+    code = 1
+    try:
+        code = _spin(make, threads)
+    except FlashrtError as error:
+        print(f'{error}', file=sys.stderr)
+        code = 2
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        rclpy.try_shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _spin(make: Callable[[], Any], threads: int) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    node = None
+    node = make()
+    executor: Executor = SingleThreadedExecutor()
+    if threads > 1:
+        executor = MultiThreadedExecutor(num_threads=threads)
+    executor.add_node(node)
     try:
-        node = make()
-        executor: Executor = SingleThreadedExecutor()
-        if threads > 1:
-            executor = MultiThreadedExecutor(num_threads=threads)
-        executor.add_node(node)
-        try:
-            while not stop.is_set() and rclpy.ok():
-                executor.spin_once(timeout_sec=_LOOK)
-        finally:
-            if hasattr(node, 'close'):
-                node.close()
-            pool = getattr(executor, '_executor', None)
-            if pool is not None:  # callbacks under way end before what they use is taken down
-                pool.shutdown(wait=True)
-            executor.shutdown()
-        return 0
+        while not stop.is_set() and rclpy.ok():
+            executor.spin_once(timeout_sec=_LOOK)
     except ExternalShutdownException:
-        return 0
-    except FlashrtError as error:
-        print(f'{error}', file=sys.stderr)
-        return 2
+        pass
     finally:
-        if node is not None:
-            node.destroy_node()
-        rclpy.try_shutdown()
+        if hasattr(node, 'close'):
+            node.close()
+        pool = getattr(executor, '_executor', None)
+        if pool is not None:  # callbacks under way end before what they use is taken down
+            pool.shutdown(wait=True)
+        executor.shutdown()
+        node.destroy_node()
+    return 0

@@ -317,10 +317,10 @@ class SupervisorNode(Managed):
             raise
 
 
-def main() -> int:
+def main() -> None:
     """Run the supervisor."""
-    return run(SupervisorNode, threads=6)
+    run(SupervisorNode, threads=6)
 
 
 if __name__ == '__main__':
-    raise SystemExit(main())
+    main()

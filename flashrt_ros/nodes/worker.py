@@ -77,10 +77,9 @@ class Worker:
             if self._ticking and self._scheduler is not None:
                 timeout = self._scheduler.wait()
                 if timeout == 0.0:
-                    self._tick()
-                    continue
+                    self._tick()  # and then a job, if one waits: late ticks must not starve them
             try:
-                item = self._jobs.get(timeout=timeout)
+                item = self._jobs.get(timeout != 0.0, timeout)
             except queue.Empty:
                 continue
             if item is None:

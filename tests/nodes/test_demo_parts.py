@@ -202,3 +202,12 @@ def test_wrong_input_is_one_line(
     assert sentence in told_of
     assert told_of.count('\n') == 1
     assert not out.exists()
+
+
+def test_a_busy_machine_is_told_from_a_wrong_result() -> None:
+    """Only missed ticks and late chunks are a reason to try again."""
+    it = copy.deepcopy(told())
+    assert figures.disturbed(it) == ''
+    it.record.chunks[3][1].late = True
+    it.record.states[-1][1].missed_ticks = 2
+    assert figures.disturbed(it) == '2 ticks missed, 1 chunks late'

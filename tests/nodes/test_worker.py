@@ -43,3 +43,13 @@ def test_ticks_and_jobs_share_the_thread() -> None:
     assert [str(e) for e in errors] == ['planted']
     assert len(ticked) == count  # none after it was stopped
     worker.close()
+
+
+def test_slow_ticks_do_not_starve_jobs() -> None:
+    """Where every tick overruns its period, a job still gets its turn after the next tick."""
+    pause = threading.Event()
+    worker = Worker('world', TickScheduler(0.001), lambda _: pause.wait(0.005) and None)
+    worker.start_ticking()
+    assert worker.call(lambda: 'done', timeout=5.0) == 'done'
+    worker.stop_ticking()
+    worker.close()

@@ -51,6 +51,15 @@ def compare(told: Told) -> dict[str, Any]:
     }
 
 
+def disturbed(told: Told) -> str:
+    """Return in words what this machine did not do in time; empty when it kept up."""
+    missed = sum(m.missed_ticks for m in last_states(told))
+    late = sum(m.late for _, m in told.record.chunks)
+    found = [f'{missed} ticks missed'] if missed else []
+    found += [f'{late} chunks late'] if late else []
+    return ', '.join(found)
+
+
 def hold_tick(told: Told) -> int | None:
     """Return the tick at which the robot applied the interrupt's hold; None without one."""
     if told.ack_ticks is None:
