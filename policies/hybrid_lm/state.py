@@ -73,7 +73,7 @@ class LMState:
         self.min_p = buffer('min_p', (1,), torch.float32)
         self.cursor = Cursor(f'{name}/length')
         for grown in self.growing:
-            self.cursor.attach(grown, capacity)
+            self.cursor.attach(grown, 1)
 
     @property
     def growing(self) -> tuple[Buffer, ...]:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip('triton', reason='the kernels are written in Triton')
 HERE = Path(__file__).parent
-CASES = ('norms', 'activation', 'products', 'delta', 'attention', 'tokens', 'decode')
+CASES = ('norms', 'activation', 'products', 'delta', 'attention', 'tokens', 'decode', 'prefill')
 
 
 def interpreted(*args: str) -> subprocess.CompletedProcess[str]:
