@@ -69,7 +69,5 @@ setup(
     entry_points={
         'console_scripts': ['flashrt = flashrt_ros.cli:main']
         + [f'{node} = flashrt_ros.nodes.{node}:main' for node in NODES],
-        # gymnasium loads this group when it is imported: its environments need no import of ours.
-        'gymnasium.envs': ['__root__ = flashrt_sim.registration:register'],
     },
 )
