@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from flashrt_ros.nodes.lifecycle import Lifecycle
 from flashrt_ros.nodes.operator import Operator
-from flashrt_ros.nodes.runner import System
+from flashrt_ros.nodes.runner import System, free_domain
 from flashrt_ros.nodes.system import Process, processes
 
 HERE = Path(__file__).resolve().parent
@@ -36,7 +35,7 @@ def toy_system(
     """Run a whole system in a domain of its own, up and active."""
     path = os.environ.get('PYTHONPATH', '')
     os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(HERE), path]))
-    domain = random.SystemRandom().randint(1, 100)
+    domain = free_domain()
     params = {node: dict(values) for node, values in TOY.items()}
     for node, values in (overrides or {}).items():
         params.setdefault(node, {}).update(values)

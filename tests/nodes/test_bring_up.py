@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,22 +15,17 @@ from harness import HERE
 
 from flashrt_ros.nodes.lifecycle import Lifecycle, LifecycleError
 from flashrt_ros.nodes.operator import Operator
-from flashrt_ros.nodes.runner import System, SystemDied
+from flashrt_ros.nodes.runner import System, SystemDied, free_domain
 from flashrt_ros.nodes.system import PROCESSES
 
 pytestmark = pytest.mark.xdist_group('ros')
-
-
-def domain() -> int:
-    """Return a domain of this test's own."""
-    return random.SystemRandom().randint(1, 100)
 
 
 def test_unknown_world_and_missing_weights() -> None:
     """Neither node configures; each logs one line with what is wrong and what there is."""
     wanted = [p for p in PROCESSES if p.node in ('sim', 'brain')]
     overrides = {'sim': {'env': 'flashrt/Drawr-v0'}, 'brain': {'policy': '/no/such/weights'}}
-    number = domain()
+    number = free_domain()
     with System(wanted, overrides, number) as system, Operator(number) as operator:
         lifecycle = Lifecycle(operator.node, system.check)
         for node in ('sim', 'brain'):
@@ -47,7 +41,7 @@ def test_unknown_world_and_missing_weights() -> None:
 def test_a_parameter_out_of_range() -> None:
     """The node does not start, and its last words name the parameter, the value and the range."""
     gate = replace(PROCESSES[0], respawn=False)
-    with System([gate], {'gate': {'max_age_ticks': 99}}, domain()) as system:
+    with System([gate], {'gate': {'max_age_ticks': 99}}, free_domain()) as system:
         deadline = time.monotonic() + 20.0
         with pytest.raises(SystemDied) as caught:
             while time.monotonic() < deadline:
@@ -73,7 +67,7 @@ with System([PROCESSES[0]], domain={domain}) as system:
 
 def test_nothing_outlives_a_killed_runner() -> None:
     """Kill -9 of the runner: the kernel ends its processes."""
-    code = RUNNER.format(domain=domain())
+    code = RUNNER.format(domain=free_domain())
     runner = subprocess.Popen(
         [sys.executable, '-c', code],
         stdin=subprocess.PIPE,
@@ -103,3 +97,10 @@ def _alive(pid: int) -> bool:
 def test_the_harness_is_where_it_says() -> None:
     """The toy brain that the node tests start is a file of this folder."""
     assert (HERE / 'toy_brain.py').is_file()
+
+
+def test_a_domain_in_use_is_not_drawn() -> None:
+    """While somebody takes part in a domain, it is never given to another system."""
+    number = free_domain()
+    with Operator(number):
+        assert number not in {free_domain() for _ in range(300)}
