@@ -18,10 +18,22 @@ STARTS = ('standard', 'after', 'random')
 
 @dataclass(frozen=True)
 class Goal:
-    """A subgoal and the words in which the policy is told of it."""
+    """A subgoal and the words in which the policy is told of it.
+
+    Attributes:
+        subgoal: canonical name; success is judged by it.
+        text: what the policy is told.
+        control: the words are those of something else, to see whether they matter.
+    """
 
     subgoal: str
     text: str
+    control: bool = False
+
+    @property
+    def label(self) -> str:
+        """The goal as it stands in tables."""
+        return f'{self.subgoal} (told: {self.text})' if self.control else self.text
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class Task:
     @property
     def name(self) -> str:
         """The goals as one text, as they stand in tables."""
-        return ', then '.join(goal.text for goal in self.goals)
+        return ', then '.join(goal.label for goal in self.goals)
 
 
 def find_goal(environment: str, text: str) -> Goal:

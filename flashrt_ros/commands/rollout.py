@@ -30,6 +30,11 @@ def add_parser(subparsers: Any) -> None:
         choices=('standard', 'after', 'random'),
         help="the skill's official start, right after another subgoal, or anywhere",
     )
+    parser.add_argument(
+        '--told',
+        metavar='TEXT',
+        help='tell the policy this instead; a control: success should then be rare',
+    )
     parser.add_argument('--policy', default='drawer', help='shipped name or checkpoint folder')
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
     parser.add_argument('--episodes', type=int, default=50, help='for each subgoal')
@@ -49,11 +54,13 @@ def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from flashrt_sim.envs import scene_class
-    from flashrt_sim.evaluation import Task, find_goal, summarise, table
+    from flashrt_sim.evaluation import Goal, Task, find_goal, summarise, table
     from flashrt_sim.rollout import Deployment, roll_out, write_report
 
     texts = args.subgoal or list(scene_class(args.env).SUBGOALS)
     goals = [find_goal(args.env, text) for text in texts]
+    if args.told is not None:
+        goals = [Goal(goal.subgoal, args.told, control=True) for goal in goals]
     groups = [tuple(goals)] if args.sequence else [(goal,) for goal in goals]
     tasks = [Task(args.env, group, args.start, args.limit) for group in groups]
     if args.execute < 1 or args.delay < 0:

@@ -103,6 +103,12 @@ def test_wilson_interval(successes, trials, low, high):
     assert wilson(successes, trials) == pytest.approx((low, high), abs=1e-4)
 
 
+def test_a_control_says_what_it_is() -> None:
+    """A table never passes off a wrong instruction as the right one."""
+    control = Task(DRAWER, (Goal(OPEN, CLOSE, control=True),))
+    assert control.name == 'open the drawer (told: close the drawer)'
+
+
 def test_wilson_refuses_nonsense():
     """No trials, or more successes than trials."""
     for successes, trials in ((0, 0), (3, 2), (-1, 2)):
