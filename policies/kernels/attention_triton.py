@@ -88,7 +88,7 @@ def attend_block(
     tile = n[:, None].to(tl.int64) * dim + at[None, :]
     k = tl.load(keys_ptr + tile, mask=inside, other=0.0)
     v = tl.load(values_ptr + tile, mask=inside, other=0.0)
-    score = tl.dot(q, tl.trans(k), input_precision='ieee') * scale  # [R, N]
+    score = tl.dot(q, tl.trans(k), input_precision='tf32x3') * scale  # [R, N]
     if MASK:
         score = tl.where(n[None, :] <= own[:, None], score, -float('inf'))
     peak = tl.maximum(m, tl.max(score, 1))
@@ -98,7 +98,7 @@ def attend_block(
     fade = tl.exp2(m - base)
     total = total * fade + tl.sum(p, 1)
     acc = acc * fade[:, None]
-    acc = tl.dot(p.to(v.dtype), v, acc, input_precision='ieee')
+    acc = tl.dot(p.to(v.dtype), v, acc, input_precision='tf32x3')
     return peak, total, acc
 
 
@@ -249,7 +249,7 @@ def attend(
     kv, capacity = keys.shape[:2]
     width = max(16, triton.next_power_of_2(dim))
     size, deep = tile_sizes(q.device, width, q.element_size())
-    tile = 128 if rows > 64 else 64
+    tile = 128 if rows > 64 and q.element_size() == 2 else 64
     splits = triton.cdiv(capacity, SPLIT)
     out = torch.empty_like(q)
     count = splits * rows * heads if splits > 1 else 1

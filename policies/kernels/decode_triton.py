@@ -126,13 +126,13 @@ def attend_one_kernel(
         inside = (n < high)[:, None] & mask[None, :]
         k = tl.load(keys_ptr + n[:, None] * dim + at[None, :], mask=inside, other=0.0)
         v = tl.load(values_ptr + n[:, None] * dim + at[None, :], mask=inside, other=0.0)
-        score = tl.dot(q_low, tl.trans(k), input_precision='ieee') * scale
+        score = tl.dot(q_low, tl.trans(k), input_precision='tf32x3') * scale
         score = tl.where((n < high)[None, :], score, -float('inf'))
         peak = tl.maximum(m, tl.max(score, 1))
         p = tl.exp2(score - peak[:, None])
         fade = tl.exp2(m - peak)
         total = total * fade + tl.sum(p, 1)
-        acc = tl.dot(p.to(kind), v, acc * fade[:, None], input_precision='ieee')
+        acc = tl.dot(p.to(kind), v, acc * fade[:, None], input_precision='tf32x3')
         m = peak
     place = (kv * SPLITS + split) * GROUP + g
     tl.store(part_ptr + place[:, None] * D + at[None, :], acc)

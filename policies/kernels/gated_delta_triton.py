@@ -5,6 +5,7 @@ norms, gates, and the unit lower triangular system of the UT transform. `scan_ke
 state from chunk to chunk and gives the output. The grid is fixed by the capacity of the replay;
 chunks past the valid tokens return at once. A chunk always starts at a multiple of C behind the
 start of the replay, so a token's bits do not depend on how many chunks the replay holds.
+Float32 operands go through the tensor cores in three TF32 products, which keeps their precision.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def soft_plus(a):
 
 
 @triton.jit
-def unit_inverse(a, C: tl.constexpr, PRECISION: tl.constexpr):
+def unit_inverse(a, C: tl.constexpr):
     """Inverse of I + a, a strictly lower triangular [C, C], C a multiple of 16 up to 64.
 
     The diagonal blocks of 16 are inverted by (I - d)(I + d^2)(I + d^4)(I + d^8), exact since
@@ -72,16 +73,16 @@ def unit_inverse(a, C: tl.constexpr, PRECISION: tl.constexpr):
     eye = (i[:, None] == i[None, :]).to(tl.float32)
     near = (i[:, None] // 16) == (i[None, :] // 16)
     d = tl.where(near, a, 0.0)
-    d2 = tl.dot(d, d, input_precision=PRECISION)
-    d4 = tl.dot(d2, d2, input_precision=PRECISION)
-    d8 = tl.dot(d4, d4, input_precision=PRECISION)
-    inverse = tl.dot(eye - d, eye + d2, input_precision=PRECISION)
-    inverse = tl.dot(inverse, eye + d4, input_precision=PRECISION)
-    inverse = tl.dot(inverse, eye + d8, input_precision=PRECISION)
-    x = tl.dot(inverse, tl.where(near, 0.0, a), input_precision=PRECISION)
-    x2 = tl.dot(x, x, input_precision=PRECISION)
-    outer = tl.dot(eye - x, eye + x2, input_precision=PRECISION)
-    return tl.dot(outer, inverse, input_precision=PRECISION)
+    d2 = tl.dot(d, d, input_precision='tf32x3')
+    d4 = tl.dot(d2, d2, input_precision='tf32x3')
+    d8 = tl.dot(d4, d4, input_precision='tf32x3')
+    inverse = tl.dot(eye - d, eye + d2, input_precision='tf32x3')
+    inverse = tl.dot(inverse, eye + d4, input_precision='tf32x3')
+    inverse = tl.dot(inverse, eye + d8, input_precision='tf32x3')
+    x = tl.dot(inverse, tl.where(near, 0.0, a), input_precision='tf32x3')
+    x2 = tl.dot(x, x, input_precision='tf32x3')
+    outer = tl.dot(eye - x, eye + x2, input_precision='tf32x3')
+    return tl.dot(outer, inverse, input_precision='tf32x3')
 
 
 @triton.jit
@@ -90,7 +91,6 @@ def prepare_kernel(
     told_ptr, asked_ptr, write_ptr, new_ptr, inner_ptr, last_ptr,
     proj_row, key_heads, heads, key_dim, dim, l2_eps, scale,
     TAPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one value head.
 
@@ -132,17 +132,17 @@ def prepare_kernel(
 
     lower = i[:, None] >= i[None, :]
     fade = tl.exp(tl.where(lower, g[:, None] - g[None, :], -float('inf')))  # [C, C]
-    system = tl.dot(k_low, tl.trans(k_low), input_precision='ieee') * fade * beta[:, None]
+    system = tl.dot(k_low, tl.trans(k_low), input_precision='tf32x3') * fade * beta[:, None]
     system = tl.where(i[:, None] > i[None, :], system, 0.0)
-    solve = unit_inverse(system, C, PRECISION)
-    w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k_low, input_precision='ieee')
+    solve = unit_inverse(system, C)
+    w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k_low, input_precision='tf32x3')
     tl.store(told_ptr + slot * C * K + tile, w.to(kind))
 
     v = conv_tile(
         proj_ptr, window_ptr, conv_ptr, row, 2 * key_heads * key_dim + head * dim + at_v, in_v,
         proj_row, channels, valid, TAPS,
     ).to(kind)  # fmt: skip
-    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='ieee')
+    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3')
     tl.store(new_ptr + slot * C * V + i[:, None] * V + at_v[None, :], u.to(kind))
 
     q = conv_tile(
@@ -151,7 +151,7 @@ def prepare_kernel(
     )  # fmt: skip
     q = q * (tl.rsqrt(tl.sum(q * q, 1) + l2_eps) * scale)[:, None]
     tl.store(asked_ptr + slot * C * K + tile, (q * tl.exp(g)[:, None]).to(kind))
-    inner = tl.dot(q.to(kind), tl.trans(k_low), input_precision='ieee') * fade
+    inner = tl.dot(q.to(kind), tl.trans(k_low), input_precision='tf32x3') * fade
     tl.store(inner_ptr + slot * C * C + i[:, None] * C + i[None, :], inner.to(kind))
     tl.store(last_ptr + slot, tl.exp(last))
 
@@ -179,12 +179,12 @@ def scan_kernel(
         slot = (chunk * heads + head).to(tl.int64)
         tile = i[:, None] * K + at_k[None, :]
         low = state.to(kind)
-        told = tl.dot(tl.load(told_ptr + slot * C * K + tile), low, input_precision='ieee')
-        asked = tl.dot(tl.load(asked_ptr + slot * C * K + tile), low, input_precision='ieee')
+        told = tl.dot(tl.load(told_ptr + slot * C * K + tile), low, input_precision='tf32x3')
+        asked = tl.dot(tl.load(asked_ptr + slot * C * K + tile), low, input_precision='tf32x3')
         u = tl.load(new_ptr + slot * C * V + i[:, None] * V + at_v[None, :]).to(tl.float32)
         fresh = (u - told).to(kind)
         inner = tl.load(inner_ptr + slot * C * C + i[:, None] * C + i[None, :])
-        out = asked + tl.dot(inner, fresh, input_precision='ieee')
+        out = asked + tl.dot(inner, fresh, input_precision='tf32x3')
         row = chunk * C + i
         tl.store(
             out_ptr + (row[:, None].to(tl.int64) * heads + head) * dim + at_v[None, :],
@@ -193,7 +193,7 @@ def scan_kernel(
         )
         keys = tl.load(write_ptr + slot * C * K + i[None, :] * K + at_k[:, None])  # [K, C]
         state = state * tl.load(last_ptr + slot)
-        state += tl.dot(keys, fresh, input_precision='ieee')
+        state += tl.dot(keys, fresh, input_precision='tf32x3')
     tl.store(spot, state, mask=in_state)
 
     channel = (head * tl.num_programs(1) + part) * SHARE + tl.arange(0, SHARE)
@@ -242,7 +242,6 @@ def mix(
         proj, window, conv, decay, bias, valid, told, asked, write, new, inner, last,
         proj.stride(0), key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5,
         TAPS=taps, C=CHUNK, K=k, V=v,
-        PRECISION='ieee' if proj.dtype == torch.float32 else 'tf32x3',
         num_warps=PREPARE_WARPS, num_stages=1,
     )  # fmt: skip
     out = torch.empty((rows, heads, dim), dtype=proj.dtype, device=proj.device)

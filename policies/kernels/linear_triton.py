@@ -59,7 +59,7 @@ def matmul_kernel(
         else:
             x = tl.load(x_at + start, mask=(k < depth - start)[None, :], other=0.0)
             w = tl.load(w_at + start, mask=(k < depth - start)[:, None], other=0.0)
-        acc = tl.dot(x, w, acc, input_precision='ieee')
+        acc = tl.dot(x, w, acc, input_precision='tf32x3')
     mask = (i < rows)[:, None] & (j < columns)[None, :]
     if BIAS:
         acc += tl.load(bias_ptr + j, mask=j < columns, other=0.0).to(tl.float32)[None, :]

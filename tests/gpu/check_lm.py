@@ -80,7 +80,7 @@ def large() -> None:
 
     from flashrt_policies.kernels import attention_triton, decode_triton, gated_delta_triton
 
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.bfloat16, torch.float32):
         d = cases.Draw('cuda', dtype, 1)
         dims, rows, valid = (4, 8, 128, 128), 320, 300
         proj, window, state, conv, decay, bias = cases.delta_inputs(d, rows, dims, 4)

@@ -335,7 +335,7 @@ def small_model() -> tuple[Any, Any, Any]:
     }  # fmt: skip
     config = parse_config(raw)
     weights = allocate(config, torch.device('cpu'), torch.float32)
-    randomise(config, weights, seed=1, std=0.3)
+    randomise(config, weights, seed=1, std=0.15)
     freq = inverse_frequencies(config.rotary_dim, config.rope_theta, config.rope_scaling)
     return config, weights, freq
 
