@@ -61,6 +61,7 @@ def blackwell_ptxas() -> str | None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize('capability', [87, 90, 110, 121])
 def test_kernels_compile_ahead_of_time(
     capability: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
