@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+import flashrt_policies.kernels.attention  # noqa: F401  defines the operator `write`
+
 PRIME = 2**31 - 1
 BASE = 1_000_003
 
