@@ -70,6 +70,7 @@ class Capsule:
         'position',
         'texts',
         'tiers',
+        'tips',
     )
 
     def __init__(
@@ -93,17 +94,15 @@ class Capsule:
         self.host = host
         self.fixed = fixed
         self.texts = texts
+        # What it ends in: the fixed part and the newest node of every rope.
+        nodes = [text.node for text in texts if text.node is not None]
+        self.tips: tuple[Segment, ...] = (fixed, *nodes)
         self.tiers: set[str] = set()
         self.file: str | None = None  # name on disk, once it has one
         self.lineage = Lineage(self, parent)
         self._registry = registry
         self._digest: str | None = None
         self._pins: weakref.WeakSet[Session] | None = None
-
-    @property
-    def tips(self) -> tuple[Segment, ...]:
-        """The segments it ends in: the fixed part and the newest node of every rope."""
-        return (self.fixed, *(text.node for text in self.texts if text.node is not None))
 
     @property
     def tier(self) -> str | None:

@@ -27,25 +27,50 @@ def copy(value: Value, where: str) -> Value:
     Raises:
         HostStateError: something else is inside.
     """
+    try:
+        return _copy(value)
+    except _Strange:
+        path, kind = _find_strange(value, where)
+        raise HostStateError(
+            f'host state {path} holds a {kind}: use None, bool, int, float, str, '
+            'bytes, number arrays, and lists and string-keyed dicts of these'
+        ) from None
+
+
+class _Strange(Exception):
+    """Something that no capsule can hold; where it is, is looked up afterwards."""
+
+
+def _copy(value: Value) -> Value:
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind is list:
         if _PLAIN.issuperset(map(type, value)):
             return value.copy()
-        return [copy(item, f'{where}[{index}]') for index, item in enumerate(value)]
+        return [_copy(item) for item in value]
     if kind is dict and _TEXT.issuperset(map(type, value)) and _TAG not in value:
-        if _PLAIN.issuperset(map(type, value.values())):
-            return value.copy()
-        return {key: copy(item, f'{where}/{key}') for key, item in value.items()}
+        return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, np.ndarray) and value.dtype.kind in 'biuf':
         return value.copy()
     if isinstance(value, np.generic):
         return value.item()
-    raise HostStateError(
-        f'host state {where} holds a {type(value).__name__}: use None, bool, int, float, str, '
-        'bytes, number arrays, and lists and string-keyed dicts of these'
-    )
+    raise _Strange
+
+
+def _find_strange(value: Value, path: str) -> tuple[str, str]:
+    """Path and type of the first value that cannot be copied."""
+    inside: list[tuple[str, Value]] = []
+    if type(value) is list:
+        inside = [(f'{path}[{index}]', item) for index, item in enumerate(value)]
+    elif type(value) is dict and _TEXT.issuperset(map(type, value)) and _TAG not in value:
+        inside = [(f'{path}/{key}', item) for key, item in value.items()]
+    for deeper, item in inside:
+        try:
+            _copy(item)
+        except _Strange:
+            return _find_strange(item, deeper)
+    return path, type(value).__name__
 
 
 def encode(value: Value) -> Value:

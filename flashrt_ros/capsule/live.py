@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flashrt_ros.capsule import host_state
+from flashrt_ros.capsule.arena import Block
 from flashrt_ros.capsule.closure import Closure
 from flashrt_ros.capsule.errors import ClosureError, HostStateError
 from flashrt_ros.capsule.layout import Layout
-from flashrt_ros.capsule.mover import choose
+from flashrt_ros.capsule.mover import Piece, choose
 from flashrt_ros.capsule.segment import Node, Text
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Stream
@@ -46,6 +47,7 @@ class Live:
         self._tensors = [buffer.tensor for buffer in closure.buffers]
         self._addresses = [buffer.address for buffer in closure.buffers]
         self.capacities = [rope.capacity for rope in closure.ropes]
+        self._rooms = tuple(zip(self._ropes, self.capacities, strict=True))
         self._hosts = tuple(closure.host_entries.items())
         self.registry: Registry | None = None
         self.held = [Text(None, 0) for _ in self._ropes]
@@ -80,13 +82,15 @@ class Live:
 
     def lengths(self) -> list[int]:
         """Valid positions of every rope now."""
-        lengths = [rope.length.read() for rope in self._ropes]
-        for rope, length, room in zip(self._ropes, lengths, self.capacities, strict=True):
+        lengths = []
+        for rope, room in self._rooms:
+            length = rope.length.read()
             if not 0 <= length <= room:
                 name = rope.entries[0].buffer.name
                 raise ClosureError(
                     f'the length of append buffer {name!r} is {length}: use 0..{room}'
                 )
+            lengths.append(length)
         return lengths
 
     def known(self, rope: int) -> Text:
@@ -118,24 +122,31 @@ class Live:
                 ) from error
             done.append(name)
 
-    def load(self, fixed_block: Any, texts: tuple[Text, ...]) -> None:
+    def load(self, fixed_block: Block, texts: tuple[Text, ...]) -> None:
         """Put a fixed part and texts into the live buffers; copies only what differs."""
-        self.mover.load_fixed(fixed_block)
+        pieces: list[Piece] = []
         for index, text in enumerate(texts):
             same = self.known(index).common(text)
-            for node, first, last in text.pieces(same):
-                self.mover.load_rope(index, node.blocks['gpu'], node.begin, node.end, first, last)
+            if same < text.length:
+                pieces += [
+                    (index, node.blocks['gpu'], node.begin, node.end, first, last)
+                    for node, first, last in text.pieces(same)
+                ]
+        self.mover.load(fixed_block, pieces)
+        # The device is at work from here on; the books are kept meanwhile.
         for buffer in self._buffers:
             buffer._touches += 1
         self.settle(texts)
 
-    def save(self, fixed_block: Any, texts: tuple[Text, ...], new: list[Node | None]) -> None:
+    def save(self, fixed_block: Block, new: list[Node]) -> None:
         """Copy the fixed part and the new nodes' positions out of the live buffers."""
-        self.mover.save_fixed(fixed_block)
-        for index, node in enumerate(new):
-            if node is not None:
-                self.mover.save_rope(index, node.blocks['gpu'], node.begin, node.end)
-        self.settle(texts)
+        self.mover.save(
+            fixed_block,
+            [
+                (node.rope, node.blocks['gpu'], node.begin, node.end, node.begin, node.end)
+                for node in new
+            ],
+        )
 
     def settle(self, texts: tuple[Text, ...]) -> None:
         """The live buffers now hold `texts`."""

@@ -91,6 +91,10 @@ class Memory:
         """
         tips = tuple(tips)
         missing = [segment for tip in tips for segment in tip.missing(tier)]
+        if fill is None and self._take_at_once(missing, tier):
+            for tip in tips:
+                tip.hold(tier)
+            return
         # Making room must not take away what the new segments build on.
         anchors = [anchor for tip in tips if (anchor := tip.anchor(tier)) is not None]
         for anchor in anchors:
@@ -115,6 +119,18 @@ class Memory:
         finally:
             for anchor in anchors:
                 anchor.release(tier)
+
+    def _take_at_once(self, segments: list[Segment], tier: str) -> bool:
+        """Blocks for all segments if there is room as it is: nobody has to leave."""
+        arena = self.arenas[tier]
+        for index, segment in enumerate(segments):
+            block = arena.take(segment.nbytes)
+            if block is None:
+                for earlier in segments[:index]:
+                    arena.give(earlier.blocks.pop(tier))
+                return False
+            segment.blocks[tier] = block
+        return True
 
     def _take(self, tier: str, nbytes: int) -> Block:
         arena = self.arenas[tier]

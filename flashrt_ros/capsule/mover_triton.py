@@ -1,24 +1,31 @@
-"""One launch for the fixed part and one per rope segment, on a GPU.
+"""One launch for a snapshot or a restore, on a GPU.
 
-Both kernels work from tables of addresses that are written once, when the session is made: a
-snapshot or restore passes the segment's address and three numbers, and allocates nothing.
+The kernels work from tables of addresses that are written once, when the session is made: a
+snapshot or restore passes the segments' addresses and a few numbers, and allocates nothing. A
+restore of many segments (a long history of short turns) writes their numbers into a table and
+takes one more launch for all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
 from flashrt_ros.capsule.arena import Block
 from flashrt_ros.capsule.layout import Layout, RopeLayout
+from flashrt_ros.capsule.mover import Piece
 from flashrt_ros.contract.stream import Stream
 
-_FIXED_CHUNK = 16384  # bytes per program of the fixed part
-_ROPE_CHUNK = 32768  # bytes per program of a rope
+FIXED_CHUNK = 16384  # bytes per program of the fixed part
+ROPE_CHUNK = 32768  # bytes per program of a rope
 _WARPS = 8
+_UNITS = 8192  # programs' descriptors per launch of many pieces
+_COLUMNS = 6
 
 
 @triton.jit
@@ -28,9 +35,9 @@ def _aligned(address):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _copy_fixed(table, block, SAVE: tl.constexpr, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Program p copies table[p] = (live address, offset in the block, bytes <= CHUNK)."""
-    row = table.to(tl.pointer_type(tl.int64)) + tl.program_id(0) * 3
+def _fixed_part(table, block, program, SAVE: tl.constexpr, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Copy table[program] = (live address, offset in the block, bytes <= CHUNK)."""
+    row = table.to(tl.pointer_type(tl.int64)) + program * 3
     live = tl.load(row)
     kept = block + tl.load(row + 1)
     size = tl.load(row + 2)
@@ -44,28 +51,30 @@ def _copy_fixed(table, block, SAVE: tl.constexpr, CHUNK: tl.constexpr):  # type:
     tl.store(target.to(tl.pointer_type(tl.uint8)) + rest, tail, mask=rest < size)
 
 
-@triton.jit(do_not_specialize=['begin', 'count', 'first', 'many'])
-def _copy_rope(  # type: ignore[no-untyped-def]
+@triton.jit
+def _rope_part(  # type: ignore[no-untyped-def]
     table,
     block,
     begin,
     count,
     first,
     many,
+    row,
+    chunk,
     SAVE: tl.constexpr,
     WIDE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Copy positions [first, first + many) of a segment that holds `count` from `begin` on.
+    """Copy the chunk-th CHUNK bytes of a row of positions [first, first + many).
 
-    Row r of the table is (live address of position 0, bytes per position, bytes per position of
-    the rows in front); program (c, r) copies the c-th CHUNK bytes of row r.
+    The segment holds `count` positions from `begin` on. table[row] is (live address of position
+    0, bytes per position, bytes per position of the rows in front).
     """
-    row = table.to(tl.pointer_type(tl.int64)) + tl.program_id(1) * 3
-    inner = tl.load(row + 1)
-    start = tl.program_id(0).to(tl.int64) * CHUNK
-    live = tl.load(row) + first * inner + start
-    kept = block + tl.load(row + 2) * count + (first - begin) * inner + start
+    at_row = table.to(tl.pointer_type(tl.int64)) + row * 3
+    inner = tl.load(at_row + 1)
+    start = chunk.to(tl.int64) * CHUNK
+    live = tl.load(at_row) + first * inner + start
+    kept = block + tl.load(at_row + 2) * count + (first - begin) * inner + start
     source, target = (live, kept) if SAVE else (kept, live)
     size = tl.minimum(many * inner - start, CHUNK)
     if WIDE:
@@ -79,30 +88,100 @@ def _copy_rope(  # type: ignore[no-untyped-def]
         tl.store(target.to(tl.pointer_type(tl.uint8)) + at, value, mask=at < size)
 
 
+@triton.jit(do_not_specialize=['fixed_rows', 'begin', 'count', 'first', 'many', 'chunks'])
+def copy_both(  # type: ignore[no-untyped-def]
+    fixed_table,
+    fixed_block,
+    fixed_rows,
+    rope_table,
+    rope_block,
+    begin,
+    count,
+    first,
+    many,
+    chunks,
+    SAVE: tl.constexpr,
+    WIDE: tl.constexpr,
+    FIXED: tl.constexpr,
+    ROPE: tl.constexpr,
+):
+    """The first `fixed_rows` programs copy the fixed part, the others one piece of a rope."""
+    program = tl.program_id(0)
+    if program < fixed_rows:
+        _fixed_part(fixed_table, fixed_block, program, SAVE, FIXED)
+    else:
+        row = (program - fixed_rows) // chunks
+        chunk = (program - fixed_rows) % chunks
+        _rope_part(rope_table, rope_block, begin, count, first, many, row, chunk, SAVE, WIDE, ROPE)
+
+
+@triton.jit(do_not_specialize=['rows'])
+def copy_many(units, table, rows, SAVE: tl.constexpr, WIDE: tl.constexpr, ROPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Program u * rows + r copies row r of units[u].
+
+    A unit is (block, begin, count, first, many, chunk), as in `_rope_part`.
+    """
+    program = tl.program_id(0)
+    unit = units.to(tl.pointer_type(tl.int64)) + (program // rows) * 6
+    block = tl.load(unit)
+    begin = tl.load(unit + 1)
+    count = tl.load(unit + 2)
+    first = tl.load(unit + 3)
+    many = tl.load(unit + 4)
+    chunk = tl.load(unit + 5)
+    _rope_part(table, block, begin, count, first, many, program % rows, chunk, SAVE, WIDE, ROPE)
+
+
 class _Launch:
     """A kernel with its constants, compiled once and launched by its handle from then on."""
 
-    def __init__(self, kernel: Any, device: torch.device, **constants: Any) -> None:
+    def __init__(
+        self, kernel: Any, stream: Stream, device: torch.device, **constants: Any
+    ) -> None:
         self._kernel = kernel
+        self._stream = stream
+        self._queue = stream.native.cuda_stream
         self._device = device
         self._constants = constants
+        self._values = tuple(constants.values())
         self._compiled: Any = None
+        self._run: Any = None  # the launcher's own entry, past its per-call bookkeeping
+        self._function: Any = None
+        self._packed: Any = None
 
-    def __call__(self, grid: tuple[int, int, int], stream: Stream, *args: int) -> None:
-        if self._compiled is None:
-            with stream.use():
-                self._compiled = self._kernel[grid](*args, num_warps=_WARPS, **self._constants)
-            return
-        queue = stream.native.cuda_stream
+    def prepare(self, *args: int) -> None:
+        """Compile for arguments like these, which must copy nothing."""
+        with self._stream.use():
+            compiled = self._kernel[(1, 1, 1)](*args, num_warps=_WARPS, **self._constants)
+            self._compiled = compiled
+            try:
+                self._run, self._function = compiled.run, compiled.function
+                self._packed = compiled.packed_metadata
+                self._start(1, args)
+            except (AttributeError, TypeError):  # another Triton: by its documented way
+                self._run = None
+                self._start(1, args)
+
+    def __call__(self, programs: int, *args: int) -> None:
         if torch.cuda.current_device() == self._device.index:
-            self._compiled[grid](*args, *self._constants.values(), stream=queue)
+            self._start(programs, args)
         else:
             with torch.cuda.device(self._device):
-                self._compiled[grid](*args, *self._constants.values(), stream=queue)
+                self._start(programs, args)
+
+    def _start(self, programs: int, args: tuple[int, ...]) -> None:
+        if self._run is None:
+            self._compiled[(programs, 1, 1)](*args, *self._values, stream=self._queue)
+            return
+        # Without a profiler's hooks (three times None): they cost as much as the launch.
+        self._run(
+            programs, 1, 1, self._queue, self._function, self._packed, None, None, None,
+            *args, *self._values,
+        )  # fmt: skip
 
 
-class _RopeTable:
-    """Addresses of one rope's rows, and the kernels for their width."""
+class RopeTable:
+    """Addresses of one rope's rows."""
 
     def __init__(self, layout: RopeLayout, device: torch.device) -> None:
         rows, widths = [], set()
@@ -116,62 +195,128 @@ class _RopeTable:
         self.address = self.table.data_ptr()
         self.rows = len(rows)
         self.longest = max(row.inner for row in layout.rows)
-        wide = widths == {0}
-        self.save = _Launch(_copy_rope, device, SAVE=True, WIDE=wide, CHUNK=_ROPE_CHUNK)
-        self.load = _Launch(_copy_rope, device, SAVE=False, WIDE=wide, CHUNK=_ROPE_CHUNK)
+        self.wide = widths == {0}
 
-    def launch(self, way: _Launch, stream: Stream, *args: int) -> None:
-        """Copy args = (block address, begin, count, first, many)."""
-        chunks = max(1, -(-args[-1] * self.longest // _ROPE_CHUNK))
-        way((chunks, self.rows, 1), stream, self.address, *args)
+    def chunks(self, positions: int) -> int:
+        """Programs per row for so many positions."""
+        return -(-positions * self.longest // ROPE_CHUNK) or 1
+
+
+def describe(pieces: Sequence[Piece], longest: int) -> np.ndarray:
+    """Descriptors of the programs per row, int64 [units, 6]; see `copy_many`."""
+    plain = np.array(
+        [(block.address, a, b - a, first, last - first) for _, block, a, b, first, last in pieces],
+        np.int64,
+    )
+    chunks = np.maximum(1, -(-plain[:, 4] * longest // ROPE_CHUNK))
+    before = np.cumsum(chunks) - chunks
+    chunk = np.arange(chunks.sum()) - np.repeat(before, chunks)
+    return np.column_stack((np.repeat(plain, chunks, axis=0), chunk))
+
+
+class _Units:
+    """A table on the device that the host fills in the order of the stream."""
+
+    def __init__(self, stream: Stream, device: torch.device) -> None:
+        self._stream = stream
+        self._table = torch.zeros(_UNITS, _COLUMNS, dtype=torch.int64, device=device)
+        self.address = self._table.data_ptr()
+        # Two, so that the host need not wait for the restore before.
+        self._pinned = [torch.zeros_like(self._table, device='cpu').pin_memory() for _ in '12']
+        self._read = [torch.cuda.Event(), torch.cuda.Event()]
+
+    def fill(self, rows: np.ndarray) -> None:
+        """What is launched on the stream next finds `rows`, int64 [<= _UNITS, 6]."""
+        self._pinned.reverse()
+        self._read.reverse()
+        self._read[0].synchronize()  # the device has taken what stood here
+        count = len(rows)
+        self._pinned[0].numpy()[:count] = rows
+        with self._stream.use():
+            self._table[:count].copy_(self._pinned[0][:count], non_blocking=True)
+        self._read[0].record(self._stream.native)
 
 
 class TritonMover:
     """Fused copies on `stream`. Everything is compiled when it is made."""
 
     def __init__(self, layout: Layout, stream: Stream, device: torch.device) -> None:
-        self._stream = stream
         rows = [
-            (buffer.address + start, offset + start, min(_FIXED_CHUNK, buffer.nbytes - start))
+            (buffer.address + start, offset + start, min(FIXED_CHUNK, buffer.nbytes - start))
             for buffer, offset in layout.fixed
-            for start in range(0, buffer.nbytes, _FIXED_CHUNK)
+            for start in range(0, buffer.nbytes, FIXED_CHUNK)
         ]
-        self._count = len(rows)
-        self._table = torch.tensor(rows, dtype=torch.int64, device=device)
+        self._rows = len(rows)
+        self._table = torch.tensor(rows or [(0, 0, 0)], dtype=torch.int64, device=device)
         self._address = self._table.data_ptr()  # [rows, 3]
-        self._save = _Launch(_copy_fixed, device, SAVE=True, CHUNK=_FIXED_CHUNK)
-        self._load = _Launch(_copy_fixed, device, SAVE=False, CHUNK=_FIXED_CHUNK)
-        self._ropes = [_RopeTable(rope, device) for rope in layout.ropes]
+        self._ropes = [RopeTable(rope, device) for rope in layout.ropes]
+        self._units = _Units(stream, device) if self._ropes else None
         scratch = torch.zeros(256, dtype=torch.uint8, device=device)
-        nothing = torch.zeros(3, dtype=torch.int64, device=device)
+        zeros = torch.zeros(3, dtype=torch.int64, device=device)
+        nothing = zeros.data_ptr()
         torch.cuda.synchronize(device)  # the tables were written on another stream
-        for way in (self._save, self._load):
-            way((1, 1, 1), stream, nothing.data_ptr(), scratch.data_ptr())
-        for rope in self._ropes:
-            for way in (rope.save, rope.load):
-                rope.launch(way, stream, scratch.data_ptr(), 0, 0, 0, 0)
+        self._save: dict[bool, _Launch] = {}  # by width
+        self._load: dict[bool, _Launch] = {}
+        self._many: dict[bool, _Launch] = {}
+        for wide in {True, *(rope.wide for rope in self._ropes)}:
+            for ways, save in ((self._save, True), (self._load, False)):
+                way = ways[wide] = _Launch(
+                    copy_both, stream, device,
+                    SAVE=save, WIDE=wide, FIXED=FIXED_CHUNK, ROPE=ROPE_CHUNK,
+                )  # fmt: skip
+                way.prepare(nothing, scratch.data_ptr(), 1, nothing, scratch.data_ptr(),
+                            0, 0, 0, 0, 1)  # fmt: skip
+            if self._units is not None:
+                way = self._many[wide] = _Launch(
+                    copy_many, stream, device, SAVE=False, WIDE=wide, ROPE=ROPE_CHUNK
+                )
+                way.prepare(self._units.address, nothing, 1)
         stream.synchronize()
 
-    def save_fixed(self, block: Block) -> None:
-        """Live buffers into the block; one launch."""
-        if self._count:
-            grid = (self._count, 1, 1)
-            self._save(grid, self._stream, self._address, block.address)
+    def save(self, fixed: Block, pieces: Sequence[Piece]) -> None:
+        """Live buffers into blocks; one launch, and one more per further rope."""
+        if pieces:
+            self._both(self._save, fixed.address, self._rows, pieces[0])
+            for piece in pieces[1:]:
+                self._both(self._save, fixed.address, 0, piece)
+        elif self._rows:
+            self._fixed(self._save, fixed.address)
 
-    def load_fixed(self, block: Block) -> None:
-        """The block into the live buffers; one launch."""
-        if self._count:
-            grid = (self._count, 1, 1)
-            self._load(grid, self._stream, self._address, block.address)
+    def load(self, fixed: Block, pieces: Sequence[Piece]) -> None:
+        """Blocks into the live buffers; one launch, and one or two per further rope."""
+        if not pieces:
+            if self._rows:
+                self._fixed(self._load, fixed.address)
+            return
+        self._both(self._load, fixed.address, self._rows, pieces[0])
+        if len(pieces) > 1:
+            for rope in {piece[0]: None for piece in pieces[1:]}:
+                more = [piece for piece in pieces[1:] if piece[0] == rope]
+                if len(more) == 1:
+                    self._both(self._load, fixed.address, 0, more[0])
+                else:
+                    self._all(rope, more)
 
-    def save_rope(self, rope: int, block: Block, begin: int, end: int) -> None:
-        """Live positions [begin, end) into a block that holds exactly these; one launch."""
-        table, count = self._ropes[rope], end - begin
-        table.launch(table.save, self._stream, block.address, begin, count, begin, count)
+    def _fixed(self, way: dict[bool, _Launch], block: int) -> None:
+        table, rows = self._address, self._rows
+        way[True](rows, table, block, rows, table, block, 0, 0, 0, 0, 1)
 
-    def load_rope(
-        self, rope: int, block: Block, begin: int, end: int, first: int, last: int
-    ) -> None:
-        """Positions [first, last) of a block that holds [begin, end); one launch."""
-        table, count = self._ropes[rope], end - begin
-        table.launch(table.load, self._stream, block.address, begin, count, first, last - first)
+    def _both(self, way: dict[bool, _Launch], block: int, rows: int, piece: Piece) -> None:
+        index, kept, begin, end, first, last = piece
+        rope, many = self._ropes[index], last - first
+        chunks = rope.chunks(many)
+        way[rope.wide](
+            rows + rope.rows * chunks, self._address, block, rows,
+            rope.address, kept.address, begin, end - begin, first, many, chunks,
+        )  # fmt: skip
+
+    def _all(self, index: int, pieces: Sequence[Piece]) -> None:
+        rope = self._ropes[index]
+        assert self._units is not None
+        rows = describe(pieces, rope.longest)
+        for start in range(0, len(rows), _UNITS):
+            part = rows[start : start + _UNITS]
+            self._units.fill(part)
+            self._many[rope.wide](
+                len(part) * rope.rows, self._units.address, rope.address, rope.rows
+            )

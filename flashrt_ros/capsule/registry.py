@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,29 +65,34 @@ class Registry:
         keep: bool = True,
     ) -> None:
         self._ctx = ctx
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # held by sessions while they work
         self._memory = Memory(ctx, gpu_bytes, host_bytes, self._make_room)
         self._disk = Disk(store) if store is not None else None
-        self._roster = Roster(self._memory, self._lock, keep)
+        self._roster = Roster(self._memory, self.lock, keep)
         self.lives: weakref.WeakSet[Live] = weakref.WeakSet()  # live states that share segments
         self._stamp = 0.0
         self.refused: dict[str, str] = {}  # stored capsules that no session may have, and why
 
-    @contextmanager
-    def working(self, stream: Stream) -> Iterator[None]:
-        """The block's copies run on `stream`, after those of earlier blocks."""
-        with self._lock:
-            self._memory.work_on(stream)
-            self._roster.collect()
-            yield
+    def work_on(self, stream: Stream) -> None:
+        """Copies run on `stream` from now on, after the earlier ones; call it with the lock."""
+        self._memory.work_on(stream)
+        self._roster.collect()
 
-    def admit(self, capsule: Capsule) -> None:
-        """Give a new capsule its blocks in the gpu tier, still to be filled.
+    def take(self, tips: tuple[Segment, ...]) -> None:
+        """Blocks in the gpu tier, still to be filled, for what a new capsule ends in.
 
         Raises:
             BudgetError: no room; nothing changed.
         """
-        self._memory.bring(capsule.tips, 'gpu')
+        self._memory.bring(tips, 'gpu')
+
+    def give(self, tips: tuple[Segment, ...]) -> None:
+        """Undo `take`."""
+        for tip in tips:
+            tip.release('gpu')
+
+    def admit(self, capsule: Capsule) -> None:
+        """A new capsule, whose blocks were taken."""
         capsule.tiers.add('gpu')
         self._roster.add(capsule)
 
@@ -112,7 +115,7 @@ class Registry:
         """Open every stored capsule of this deployment; `refused` says why others were not."""
         if self._disk is None:
             return
-        with self._lock:
+        with self.lock:
             known = {capsule.file: capsule for capsule in self.capsules if capsule.file}
             new = []
             for name in self._disk.store.names('capsule'):
@@ -136,7 +139,7 @@ class Registry:
         """
         if self._disk is None:
             raise StoreError('this registry has no disk tier: give it a DiskStore')
-        with self._lock:
+        with self.lock:
             capsule = self._disk.open(name, self, layout, fingerprint)
             capsule.tiers.add('disk')
             self._roster.add(capsule)
@@ -155,7 +158,7 @@ class Registry:
 
     def usage(self, tier: str) -> Usage:
         """What `tier` holds now."""
-        with self._lock:
+        with self.lock:
             self._roster.collect()
             count = sum(tier in capsule.tiers for capsule in self.capsules)
             if _known(tier) != 'disk':
@@ -183,7 +186,7 @@ class Registry:
         """
         if _known(tier) == 'disk':
             self.commit(capsule)
-        with self._lock:
+        with self.lock:
             self._require(capsule)
             if capsule.pinned:
                 raise PinnedError(f'{capsule!r} is pinned: close or unpin its session first')
@@ -211,7 +214,7 @@ class Registry:
         """
         if self._disk is None:
             raise StoreError('this registry has no disk tier: give it a DiskStore')
-        with self._lock:
+        with self.lock:
             self._require(capsule)
             if 'disk' in capsule.tiers:
                 return capsule.digest
@@ -219,7 +222,7 @@ class Registry:
         with self._roster.at_work(capsule):
             digest = capsule.digest
             self._disk.write(capsule, digest, self._fetch(capsule))
-        with self._lock:
+        with self.lock:
             capsule.tiers.add('disk')
             self._roster.keep(capsule)
             capsule.renew_holds()
@@ -235,7 +238,7 @@ class Registry:
         """
         if _known(tier) == 'disk':
             raise CapsuleError('no tier is slower than disk: promote to gpu or host')
-        with self._lock:
+        with self.lock:
             self._require(capsule)
             self._roster.touch(capsule)
             self._roster.stay(capsule, tier)
@@ -254,7 +257,7 @@ class Registry:
             PinnedError: it is pinned.
             CapsuleError: it is being written to disk at this moment.
         """
-        with self._lock:
+        with self.lock:
             if capsule.pinned:
                 raise PinnedError(f'{capsule!r} is pinned: close or unpin its session first')
             if self._roster.busy(capsule):
@@ -265,7 +268,7 @@ class Registry:
 
     def settle(self) -> None:
         """The host waits until every capsule that is leaving a tier has left it."""
-        with self._lock:
+        with self.lock:
             self._memory.finish_copies()
             self._roster.collect()
 
@@ -289,7 +292,7 @@ class Registry:
     @property
     def leaving(self) -> int:
         """How many capsules are on their way out of a tier."""
-        with self._lock:
+        with self.lock:
             self._roster.collect()
             return self._roster.leaving
 

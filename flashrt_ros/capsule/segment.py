@@ -14,7 +14,7 @@ capsule that is kept there and ends in it, and once for every node there that co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashrt_ros.capsule.arena import Block
 
@@ -97,8 +97,7 @@ class Node(Segment):
         self.chunks: list[bytes] | None = None
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """The first `length` positions of a node's chain; what a rope held at one moment."""
 
     node: Node | None

@@ -97,20 +97,28 @@ class Session:
         live.check()
         host = live.read_host()
         lengths = live.lengths()
-        with registry.working(self._stream):
+        with registry.lock:
+            registry.work_on(self._stream)
             live.use(registry)
             fixed = Segment(live.layout.fixed_bytes)
             texts: list[Text] = []
-            new: list[Node | None] = []
+            new: list[Node] = []
             for index, length in enumerate(lengths):
                 text = _shareable(live.known(index), length)
-                node = None
                 if text.length < length:
                     stride = live.layout.ropes[index].stride
                     node = Node(text.node, text.length, length, stride, index)
                     text = Text(node, length)
+                    new.append(node)
                 texts.append(text)
-                new.append(node)
+            tips = (fixed, *[text.node for text in texts if text.node is not None])
+            registry.take(tips)
+            try:
+                live.save(fixed.blocks['gpu'], new)
+            except BaseException:
+                registry.give(tips)
+                raise
+            # The device is at work from here on; the books are kept meanwhile.
             capsule = Capsule(
                 registry,
                 live.layout,
@@ -124,7 +132,7 @@ class Session:
                 registry.stamp(),
             )
             registry.admit(capsule)
-            live.save(fixed.blocks['gpu'], capsule.texts, new)
+            live.settle(capsule.texts)
         self._head = capsule.lineage
         if tier != 'gpu':
             registry.demote(capsule, tier)
@@ -152,7 +160,8 @@ class Session:
         live, registry = self._live, self.registry
         self._require_fits(capsule)
         live.check()
-        with registry.working(self._stream):
+        with registry.lock:
+            registry.work_on(self._stream)
             live.use(registry)
             registry.ready(capsule, self._stream)
             if capsule.host:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from flashrt_ros.capsule.arena import Arena
+from flashrt_ros.capsule.arena import Arena, Block
 from flashrt_ros.capsule.closure import Closure
 from flashrt_ros.capsule.cursor import Cursor
 from flashrt_ros.capsule.layout import Layout
-from flashrt_ros.capsule.mover import Mover, TensorMover, choose
+from flashrt_ros.capsule.mover import Mover, Piece, TensorMover, choose
 from flashrt_ros.contract.context import Context
 
 SHAPES = {
@@ -45,7 +49,7 @@ class Case:
         for buffer in (*self.fixed, *self.ropes):
             raw(buffer.tensor).random_(0, 255)
 
-    def block(self, nbytes: int) -> torch.Tensor:
+    def block(self, nbytes: int) -> Block:
         """A block filled with a known pattern."""
         made = self.arena.take(nbytes)
         assert made is not None
@@ -67,13 +71,13 @@ def case(request: pytest.FixtureRequest, ctx: Context) -> Case:
 def test_the_fixed_part_goes_out_and_in(case: Case) -> None:
     """Tails of any length included; nothing beyond a buffer is touched."""
     ours, plain = case.block(case.layout.fixed_bytes), case.block(case.layout.fixed_bytes)
-    case.mover.save_fixed(ours)
-    case.plain.save_fixed(plain)
+    case.mover.save(ours, [])
+    case.plain.save(plain, [])
     assert torch.equal(ours.tensor, plain.tensor)
     before = [raw(buffer.tensor).clone() for buffer in case.fixed]
     for buffer in case.fixed:
         buffer.tensor.zero_()
-    case.mover.load_fixed(ours)
+    case.mover.load(ours, [])
     for buffer, content in zip(case.fixed, before, strict=True):
         assert torch.equal(raw(buffer.tensor), content)
 
@@ -82,17 +86,47 @@ def test_the_fixed_part_goes_out_and_in(case: Case) -> None:
 def test_positions_go_out_and_parts_of_them_in(case: Case, begin: int, end: int) -> None:
     """A segment of [begin, end), of which only some positions are loaded."""
     stride = case.layout.ropes[0].stride
+    fixed = case.block(case.layout.fixed_bytes)
     ours, plain = (case.block(stride * (end - begin)) for _ in range(2))
-    case.mover.save_rope(0, ours, begin, end)
-    case.plain.save_rope(0, plain, begin, end)
+    case.mover.save(fixed, [(0, ours, begin, end, begin, end)])
+    case.plain.save(fixed, [(0, plain, begin, end, begin, end)])
     assert torch.equal(ours.tensor, plain.tensor)
     first, last = begin + (end - begin) // 3, end - (end - begin) // 4
     loaded = []
     for mover in (case.mover, case.plain):
         for buffer in case.ropes:
             raw(buffer.tensor).fill_(9)
-        mover.load_rope(0, ours, begin, end, first, last)
+        mover.load(fixed, [(0, ours, begin, end, first, last)])
         loaded.append([raw(buffer.tensor).clone() for buffer in case.ropes])
     for one, other in zip(*loaded, strict=True):
         assert torch.equal(one, other)
     assert any(bool((content != 9).any()) for content in loaded[0])
+
+
+def test_many_pieces_go_in_at_once(case: Case) -> None:
+    """Pieces of any size and order of one rope, and the fixed part, in one call."""
+    stride = case.layout.ropes[0].stride
+    fixed = case.block(case.layout.fixed_bytes)
+    case.plain.save(fixed, [])
+    pieces: list[Piece] = []
+    for begin, end in ((0, 9), (9, 10), (10, 40), (40, 50)):
+        block = case.block(stride * (end - begin))
+        block.tensor.random_(0, 255)
+        pieces.append((0, block, begin, end, begin, end - (end - begin) // 3))
+    loaded = []
+    for mover in (case.mover, case.plain):
+        for buffer in (*case.fixed, *case.ropes):
+            raw(buffer.tensor).fill_(9)
+        mover.load(fixed, pieces)
+        loaded.append([raw(b.tensor).clone() for b in (*case.fixed, *case.ropes)])
+    for one, other in zip(*loaded, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_kernels_copy_the_same_bytes_in_the_interpreter() -> None:
+    """What a GPU would run, for rows of 16 bytes and for odd ones, without a GPU."""
+    pytest.importorskip('triton', reason='the kernels need Triton')
+    script = Path(__file__).with_name('mover_cases.py')
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count('the same bytes') == 2
