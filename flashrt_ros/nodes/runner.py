@@ -25,6 +25,7 @@ from flashrt_ros.nodes.system import PACKAGE, Process
 from flashrt_ros.share import config
 
 LAST_LINES = 30
+PARTICIPANTS = 32  # of one domain on one machine that are looked for
 PARENT = 'FLASHRT_PARENT'  # the same word as in `spin`, which this must not import
 
 
@@ -74,17 +75,23 @@ def environment(domain: int | None = None) -> dict[str, str]:
 def free_domain() -> int:
     """Return a domain id from 1 to 100 in which nobody on this machine takes part.
 
-    A participant listens on UDP port 7410 + 250 x domain (RTPS specification, 9.6.1); where that
-    port can be bound, there is none.
+    Participant n of a domain listens on UDP port 7410 + 250 x domain + 2 n (RTPS specification,
+    9.6.1); where all of these can be bound, there is none.
     """
     for domain in random.SystemRandom().sample(range(1, 101), 100):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind(('', 7410 + 250 * domain))
-            except OSError:
-                continue
+        first = 7410 + 250 * domain
+        if all(_free(port) for port in range(first, first + 2 * PARTICIPANTS, 2)):
             return domain
     raise FlashrtError('every ROS domain from 1 to 100 is taken on this machine; end some of them')
+
+
+def _free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(('', port))
+        except OSError:
+            return False
+        return True
 
 
 class _Child:

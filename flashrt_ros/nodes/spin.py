@@ -24,6 +24,7 @@ from flashrt_ros.errors import FlashrtError
 
 PARENT = 'FLASHRT_PARENT'  # process id of the runner: a node does not outlive it
 _PR_SET_PDEATHSIG = 1
+_PATIENCE = 10.0  # seconds that a node may take to end in order
 _LOOK = 0.1  # seconds after which a waiting executor looks for a signal
 
 
@@ -64,8 +65,15 @@ def run(make: Callable[[], Any], threads: int = 1) -> NoReturn:
 
 def _spin(make: Callable[[], Any], threads: int) -> int:
     stop = threading.Event()
+
+    def leave(*_: object) -> None:
+        stop.set()
+        last = threading.Timer(_PATIENCE, os._exit, (1,))  # whatever hangs, the process ends
+        last.daemon = True
+        last.start()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, leave)
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     node = make()
     executor: Executor = SingleThreadedExecutor()
