@@ -24,7 +24,7 @@ demo: setup ## run the robot: two episodes, an interrupt, a re-entry, a reset; p
 
 test: setup lint ## lint, the repository's own checks, and every test; ARGS goes to pytest
 	@$(ENV)
-	python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: setup ## ruff and mypy
 	@$(ENV)

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections import Counter
+from typing import Any
 
 # Before rclpy, mujoco or torch is imported: they read the environment once.
 os.environ.setdefault('AMENT_PREFIX_PATH', sys.prefix)
@@ -21,3 +23,13 @@ os.environ.setdefault('OMP_NUM_THREADS', str(max(1, (os.cpu_count() or 1) // _wo
 def pytest_report_header() -> str:
     """Name the ROS domain, so that a person can look into a test that hangs."""
     return f'ROS domain: {os.environ["ROS_DOMAIN_ID"]} and the next for each further worker'
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print why tests were skipped: each reason once, with how many it holds for."""
+    skipped = terminalreporter.stats.get('skipped', ())
+    reasons = Counter(report.longrepr[2].removeprefix('Skipped: ') for report in skipped)
+    if reasons:
+        terminalreporter.section('skipped')
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f'{count:4d}  {reason}')

@@ -32,7 +32,7 @@ def layer(module: str) -> str:
     parts = module.split('.')
     if parts[0] in ('flashrt_policies', 'flashrt_sim'):
         return parts[0].removeprefix('flashrt_')
-    if parts[1:2] == ['commands'] or parts[1:2] == ['__main__']:
+    if parts[1:2] in (['commands'], ['bench'], ['__main__']):
         return 'cli'
     return parts[1] if len(parts) > 1 and parts[1] in LAYERS else 'ground'
 
