@@ -58,3 +58,11 @@ def test_a_peer_that_is_not_there_leaves_its_reason(monkeypatch: pytest.MonkeyPa
         'flide': 'RuntimeError: no luck', 'other': 'nowhere not installed'
     }  # fmt: skip
     assert told == ['flide: RuntimeError: no luck']
+
+
+@pytest.mark.slow
+def test_a_process_answers_from_nothing() -> None:
+    """The start of a process to its first token, twice."""
+    rows = planner.start_rows('cpu')
+    assert [row.work for row in rows] == ['start empty cache', 'start full cache']
+    assert all(row.ours > 100 for row in rows)
