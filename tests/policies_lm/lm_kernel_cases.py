@@ -8,16 +8,18 @@ the largest value; the script fails when one is above its bound.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
-from unittest import mock
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+from lm_model_cases import decode, prefill
+from lm_truth import attention_truth, delta_truth, error
 
 
 def interpreter_with_new_numpy() -> None:
@@ -52,12 +54,6 @@ class Draw:
     def number(self, value: int) -> Tensor:
         """Return one integer as a tensor of the device."""
         return torch.tensor([value], device=self.device)
-
-
-def error(got: Tensor, want: Tensor) -> float:
-    """Return the largest difference relative to the largest value."""
-    scale = max(want.abs().max().item(), 1e-6)
-    return (got.double().cpu() - want.cpu()).abs().max().item() / scale
 
 
 def norms(d: Draw) -> Iterator[tuple[str, float]]:
@@ -118,33 +114,6 @@ def products(d: Draw) -> Iterator[tuple[str, float]]:
         yield 'row pair', error(got, F.silu(gate) * up)
 
 
-def delta_truth(
-    proj: Tensor, window: Tensor, state: Tensor, conv: Tensor, decay: Tensor, bias: Tensor,
-    valid: int, dims: tuple[int, int, int, int],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Token by token in float64: output [valid, HV, V], state and window after them."""
-    key_heads, heads, key_dim, dim = dims
-    proj, window, state, conv = (x.double().cpu() for x in (proj, window, state, conv))
-    decay, bias = decay.double().cpu(), bias.double().cpu()
-    taps, channels = conv.shape
-    series = torch.cat((window, proj[:valid, :channels]))
-    state, out, keys = state.clone(), [], key_heads * key_dim
-    for t in range(valid):
-        mixed = F.silu((series[t : t + taps] * conv).sum(0))
-        q, k, v = mixed.split((keys, keys, heads * dim))
-        q, k = q.view(key_heads, key_dim), k.view(key_heads, key_dim)
-        q = q * torch.rsqrt(q.square().sum(-1, keepdim=True) + 1e-6) * key_dim**-0.5
-        k = k * torch.rsqrt(k.square().sum(-1, keepdim=True) + 1e-6)
-        rep = heads // key_heads
-        q, k, v = q.repeat_interleave(rep, 0), k.repeat_interleave(rep, 0), v.view(heads, dim)
-        b, a = proj[t, channels + heads * dim :].split((heads, heads))
-        state *= (decay * F.softplus(a + bias)).exp()[:, None, None]
-        told = torch.einsum('hk,hkv->hv', k, state)
-        state += k[:, :, None] * ((v - told) * b.sigmoid()[:, None])[:, None]
-        out.append(torch.einsum('hk,hkv->hv', q, state))
-    return torch.stack(out), state, series[valid:]
-
-
 DELTA_SHAPES = (
     # rows, valid, (H, HV, K, V), taps
     (64, 64, (1, 1, 16, 16), 4),
@@ -189,43 +158,6 @@ def delta(d: Draw) -> Iterator[tuple[str, float]]:
         yield f'delta step {dims}', error(got, (want * F.silu(z)).view(1, -1))
         yield f'delta step {dims} state', error(state, after)
         assert torch.equal(window.double().cpu(), moved)
-
-
-def attention_truth(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: int, freq: Tensor,
-    q_scale: Tensor | None, k_scale: Tensor | None, gate: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return output [M, H, D] and rotated keys [M, KV, D] in float64."""
-    q, k, v = q.double().cpu(), k.double().cpu(), v.double().cpu()
-    for scale in (q_scale, k_scale):
-        if scale is not None:
-            x = q if scale is q_scale else k
-            x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * scale.double().cpu()
-            q, k = (x, k) if scale is q_scale else (q, x)
-    rows, heads, dim = q.shape
-    # Angles as float32 has them: at large positions their rounding is the model's own.
-    steps = torch.arange(position, position + rows).float()
-    angle = (steps[:, None] * freq.cpu()).double()
-    half = freq.shape[0]
-    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-
-    def turn(x: Tensor) -> Tensor:
-        first, second = x[..., :half], x[..., half : 2 * half]
-        return torch.cat(
-            (first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]), -1
-        )
-
-    q, k = turn(q), turn(k)
-    rep = heads // keys.shape[0]
-    whole = torch.cat((keys.double().cpu()[:, :position], k.transpose(0, 1)), 1)
-    mixed = torch.cat((values.double().cpu()[:, :position], v.transpose(0, 1)), 1)
-    scores = torch.einsum('mhd,hnd->hmn', q, whole.repeat_interleave(rep, 0)) * dim**-0.5
-    later = torch.arange(whole.shape[1]) > torch.arange(position, position + rows)[:, None]
-    weights = scores.masked_fill(later, float('-inf')).softmax(-1)
-    out = torch.einsum('hmn,hnd->mhd', weights, mixed.repeat_interleave(rep, 0))
-    if gate is not None:
-        out = out * gate.double().cpu().sigmoid()
-    return out, k
 
 
 ATTENTION_SHAPES = (
@@ -318,92 +250,6 @@ def tokens(d: Draw) -> Iterator[tuple[str, float]]:
                 assert token.item() == twin.item()
                 assert here.item() == there.item()
     yield 'tokens', 0.0
-
-
-def small_model() -> tuple[Any, Any, Any]:
-    """Return config, weights and rotary frequencies of a two-layer model on the CPU."""
-    from flashrt_policies.hybrid_lm.config import parse_config
-    from flashrt_policies.hybrid_lm.weights import allocate, randomise
-    from flashrt_policies.kernels.attention import inverse_frequencies
-
-    raw = {
-        'model_type': 'qwen3_5_text', 'vocab_size': 30, 'hidden_size': 40,
-        'intermediate_size': 24, 'num_hidden_layers': 2, 'num_attention_heads': 4,
-        'num_key_value_heads': 2, 'head_dim': 16, 'linear_num_key_heads': 2,
-        'linear_num_value_heads': 4, 'linear_key_head_dim': 8, 'linear_value_head_dim': 16,
-        'layer_types': ['linear_attention', 'full_attention'], 'attention_bias': True,
-    }  # fmt: skip
-    config = parse_config(raw)
-    weights = allocate(config, torch.device('cpu'), torch.float32)
-    randomise(config, weights, seed=1, std=0.15)
-    freq = inverse_frequencies(config.rotary_dim, config.rope_theta, config.rope_scaling)
-    return config, weights, freq
-
-
-def two_states(config: Any, position: int) -> tuple[Any, Any]:
-    """Return two states with the same random past of `position` tokens."""
-    from flashrt_policies.hybrid_lm.state import LMState
-    from flashrt_ros.contract.context import Context
-
-    ctx = Context('cpu')
-    one, two = (LMState(ctx, config, 190, torch.float32, name) for name in ('one', 'two'))
-    for state in (one, two):
-        generator = torch.Generator().manual_seed(3)
-        for buffer in (state.kv, state.recurrent, state.window):
-            assert buffer is not None
-            buffer.tensor.normal_(generator=generator)
-        state.position.tensor.fill_(position)
-    return one, two
-
-
-def decode(d: Draw) -> Iterator[tuple[str, float]]:
-    """The fused decode step of a whole model against the layer-by-layer one."""
-    from flashrt_policies.hybrid_lm.layers import Stretch, run_layers
-    from flashrt_policies.hybrid_lm.step import step_layers
-
-    config, weights, freq = small_model()
-    one, two = two_states(config, 37)
-    x = d.wide(1, 40).cpu()
-    at = Stretch(one.position.tensor, torch.ones(1, dtype=torch.int64), freq)
-    left, delta = run_layers(config, weights, one, x.clone(), at)
-    right = step_layers(config, weights, two, x.clone(), at)
-    yield 'decode residual', error(right, (left + delta).double())
-    for first, second in zip(one.growing + one.fixed, two.growing + two.fixed, strict=True):
-        yield f'decode {second.name}', error(second.tensor, first.tensor.double())
-
-
-def prefill(d: Draw) -> Iterator[tuple[str, float]]:
-    """A whole replay with every kernel in its place against the torch path."""
-    from flashrt_policies.hybrid_lm import layers
-    from flashrt_policies.kernels import (
-        activation_triton,
-        attention_triton,
-        gated_delta_triton,
-        linear_triton,
-        norm_triton,
-    )
-
-    config, weights, freq = small_model()
-    x = d.wide(64, 40).cpu()
-    for valid, position in ((64, 0), (40, 64)):
-        one, two = two_states(config, position)
-        at = layers.Stretch(one.position.tensor, torch.tensor([valid]), freq)
-        left, delta = layers.run_layers(config, weights, one, x.clone(), at)
-        with contextlib.ExitStack() as stack:
-            for module, name in (
-                (norm_triton, 'add_rms_norm'), (norm_triton, 'gated_rms_norm'),
-                (activation_triton, 'silu_mul'), (attention_triton, 'place'),
-                (attention_triton, 'attend'),
-            ):  # fmt: skip
-                function = getattr(module, name)
-                stack.enter_context(mock.patch.object(layers, name, function))
-            stack.enter_context(mock.patch.object(layers, 'linear', linear_triton.matmul))
-            stack.enter_context(mock.patch.object(layers, 'gated_delta', gated_delta_triton))
-            right, more = layers.run_layers(config, weights, two, x.clone(), at)
-        want = (left + delta).double()[:valid]
-        yield f'prefill {valid} at {position}', error((right + more)[:valid], want)
-        for first, second in zip(one.growing + one.fixed, two.growing + two.fixed, strict=True):
-            yield f'prefill {second.name}', error(second.tensor, first.tensor.double())
 
 
 CASES: tuple[Callable[[Draw], Iterator[tuple[str, float]]], ...] = (
