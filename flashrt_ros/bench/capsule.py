@@ -5,10 +5,10 @@ The closures are in `closures`; `full-copy` is the plain way, a copy per buffer 
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import torch
 
@@ -52,34 +52,44 @@ class FullCopy:
             view.copy_(saved)
 
 
-def one_copy(ctx: Context, nbytes: int, runs: int) -> Times:
+def nothing() -> None:
+    """Before a call that needs no preparation."""
+
+
+def one_copy(ctx: Context, nbytes: int) -> Callable[[], object]:
     """The floor: one contiguous copy of as many bytes."""
     source = torch.empty(nbytes, dtype=torch.uint8, device=ctx.device).random_()
     target = torch.empty_like(source)
-    return report.timed(lambda: target.copy_(source), ctx.synchronize, runs)
+    return lambda: target.copy_(source)
+
+
+def floor_of(times: Times, nbytes: int) -> tuple[float, str]:
+    """The figure of `one_copy` with its words."""
+    return times.p50, f'one copy of {nbytes} bytes, measured in turn with it'
 
 
 def robot_rows(device: str, runs: int) -> list[Row]:
     """Snapshot and restore of a small closure."""
     robot = Robot(device)
-    session, sync = robot.session, robot.ctx.synchronize
+    session = robot.session
     capsule = session.snapshot('start')
-    floor = one_copy(robot.ctx, capsule.nbytes, runs)
-    how = (floor.p50, f'one copy of {capsule.nbytes} bytes, measured')
     kept: list[Capsule] = []
     plain = FullCopy([buffer.tensor for buffer in robot.buffers])
-
-    def snapshot() -> None:
-        kept.append(session.snapshot('tick'))
-
-    def restore() -> None:
-        session.restore(capsule)
-
-    saving = report.timed(snapshot, sync, runs, before=kept.clear)
-    loading = report.timed(restore, sync, runs)
+    saving, saved, loading, loaded, copied = report.interleaved(
+        [
+            (kept.clear, lambda: kept.append(session.snapshot('tick'))),
+            (nothing, plain.save),
+            (nothing, lambda: session.restore(capsule)),
+            (nothing, plain.load),
+            (nothing, one_copy(robot.ctx, capsule.nbytes)),
+        ],
+        robot.ctx.synchronize,
+        runs,
+    )
+    floor = floor_of(copied, capsule.nbytes)
     return [
-        row('robot snapshot', saving, report.timed(plain.save, sync, runs), how),
-        row('robot restore', loading, report.timed(plain.load, sync, runs), how),
+        row('robot snapshot', saving, saved, floor),
+        row('robot restore', loading, loaded, floor),
     ]
 
 
@@ -88,60 +98,67 @@ def label(tokens: int) -> str:
     return f'{tokens // 1024}k'
 
 
-def full_restore(planner: Planner, length: int, runs: int) -> Row:
-    """Restores between histories that share nothing: every byte moves."""
-    sync = planner.ctx.synchronize
-    capsules = [planner.start(length), planner.start(length)]
-
-    def swap() -> None:
-        capsules.reverse()
-        planner.session.restore(capsules[0])
-
-    ours = report.timed(swap, sync, runs)
-    plain = report.timed(FullCopy(planner.views(length)).load, sync, runs)
-    nbytes = capsules[0].nbytes
-    floor = one_copy(planner.ctx, nbytes, runs)
-    how = (floor.p50, f'one copy of {nbytes} bytes, measured')
-    made = row(f'planner restore {label(length)}', ours, plain, how)
-    made.spread['of_copy_bandwidth'] = round(floor.p50 / ours.p50, 4)
-    for capsule in capsules:
+def restore_rows(planner: Planner, lengths: Sequence[int], runs: int) -> list[Row]:
+    """Restores of histories that share nothing, in turn: every byte moves every time."""
+    capsules = [planner.start(length) for length in lengths]
+    cases: list[tuple[Callable[[], object], Callable[[], object]]] = []
+    for capsule, length in zip(capsules, lengths, strict=True):
+        cases += [
+            (nothing, partial(planner.session.restore, capsule)),
+            (nothing, FullCopy(planner.views(length)).load),
+            (nothing, one_copy(planner.ctx, capsule.nbytes)),
+        ]
+    times = report.interleaved(cases, planner.ctx.synchronize, runs)
+    rows = []
+    for index, (capsule, length) in enumerate(zip(capsules, lengths, strict=True)):
+        ours, plain, copied = times[3 * index : 3 * index + 3]
+        floor = floor_of(copied, capsule.nbytes)
+        made = row(f'planner restore {label(length)}', ours, plain, floor)
+        made.spread['of_copy_bandwidth'] = round(copied.p50 / ours.p50, 4)
+        rows.append(made)
         planner.registry.evict(capsule)
-    return made
+    return rows
 
 
-def turn(planner: Planner, length: int, runs: int) -> tuple[Row, Row]:
-    """A 64-token turn: rolling it back, and its snapshot."""
-    sync, session = planner.ctx.synchronize, planner.session
-    start = planner.start(length)
-    fixed, tail = start.layout.fixed_bytes, TURN * start.layout.ropes[0].stride
-    last: list[Capsule] = []
+def turn_rows(planner: Planner, lengths: Sequence[int], runs: int) -> list[Row]:
+    """A 64-token turn at every length, the lengths in turn: rolling it back, and its snapshot."""
+    session, registry = planner.session, planner.registry
+    starts = [planner.start(length) for length in lengths]
+    taken: list[Capsule] = []
 
-    def rollback() -> None:
-        session.rollback(start)
-
-    def snapshot() -> None:
-        last.append(session.snapshot('turn'))
-
-    def back() -> None:
-        while last:
-            planner.registry.evict(last.pop())
+    def appended(start: Capsule) -> None:
+        """On this history, a turn appended, and the caches as after a rollback."""
+        while taken:
+            registry.evict(taken.pop())
+        session.restore(start)
+        planner.grow()
         session.rollback(start)
         planner.grow()
 
-    rolled = report.timed(rollback, sync, runs, before=planner.grow)
-    taken = report.timed(snapshot, sync, runs, before=back)
-    copies = FullCopy(planner.views(length))
-    loaded, saved = (report.timed(way, sync, runs) for way in (copies.load, copies.save))
-    floors = [
-        (one_copy(planner.ctx, nbytes, runs).p50, f'one copy of {nbytes} bytes, measured')
-        for nbytes in (fixed, fixed + tail)
+    fixed = starts[0].layout.fixed_bytes
+    whole = fixed + TURN * starts[0].layout.ropes[0].stride
+    cases: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (nothing, one_copy(planner.ctx, fixed)),
+        (nothing, one_copy(planner.ctx, whole)),
     ]
-    back()
-    planner.registry.evict(start)
-    return (
-        row(f'rollback {label(length)}', rolled, loaded, floors[0]),
-        row(f'snapshot turn {label(length)}', taken, saved, floors[1]),
-    )
+    for start in starts:
+        before = partial(appended, start)
+        cases.append((before, partial(session.rollback, start)))
+        cases.append((before, lambda: taken.append(session.snapshot('turn'))))
+    times = report.interleaved(cases, planner.ctx.synchronize, runs)
+    floors = floor_of(times[0], fixed), floor_of(times[1], whole)
+    rolled, snapped = [], []
+    for index, length in enumerate(lengths):
+        plain = FullCopy(planner.views(length))
+        loaded, saved = report.interleaved(
+            [(nothing, plain.load), (nothing, plain.save)], planner.ctx.synchronize, runs, 0.1
+        )
+        back, forth = times[2 + 2 * index : 4 + 2 * index]
+        rolled.append(row(f'rollback {label(length)}', back, loaded, floors[0]))
+        snapped.append(row(f'snapshot turn {label(length)}', forth, saved, floors[1]))
+    for capsule in (*taken, *starts):
+        registry.evict(capsule)
+    return [*rolled, replace(snapped[lengths.index(16384)], work='snapshot turn'), *snapped]
 
 
 def forks(planner: Planner, length: int, count: int = 64) -> list[Row]:
@@ -158,7 +175,11 @@ def forks(planner: Planner, length: int, count: int = 64) -> list[Row]:
             planner.grow()
             tips.append(branch.snapshot('tip'))
 
-    ours = report.timed(branch_out, sync, 1, warm=0)
+    def prune() -> None:
+        while tips:
+            planner.registry.evict(tips.pop())
+
+    ours = report.timed(branch_out, sync, 5, before=prune)
     added = planner.registry.usage('gpu').used - used
     views = planner.views(length + TURN)
     copies: list[list[torch.Tensor]] = []
@@ -237,7 +258,7 @@ def replay_row(planner: Planner, capsule: Capsule) -> Row:
         graph.replay(key)
 
     queue = ctx.current_stream()
-    idle = report.timed(replay, queue.synchronize, replays)
+    idle = report.timed(replay, queue.synchronize, replays // 2, warm=20)
     samples: list[float] = []
     while len(samples) < replays:
         registry.promote(capsule)
@@ -247,26 +268,28 @@ def replay_row(planner: Planner, capsule: Capsule) -> Row:
         while registry.leaving and len(samples) < replays:
             samples += report.timed(replay, queue.synchronize, 1, warm=0).samples
     busy = Times(tuple(samples))
-    made = row('replay beside demotion', busy, None, (idle.p50, 'the same replay, idle'))
-    made.spread['idle_p99'] = idle.spread()['p99']
+    registry.settle()
+    after = report.timed(replay, queue.synchronize, replays // 2)
+    idle = Times((*idle.samples, *after.samples))
+    how = 'the same replay, idle, half of it before and half after'
+    made = row('replay beside demotion', busy, None, (idle.p50, how))
+    made.floor['p99'] = idle.spread()['p99']
     return made
 
 
-def measure(device: str = 'cpu', peers: Iterable[str] = PEERS) -> list[Row]:
+def measure(
+    device: str = 'cpu', peers: Iterable[str] = PEERS, log: Callable[[str], None] = print
+) -> list[Row]:
     """All rows of the benchmark."""
     cpu = device == 'cpu'
     rows = robot_rows(device, 30 if cpu else 500)
-    lengths = (2048, 4096, 8192, 16384)
+    lengths = [2048, 4096, 8192, 16384]
     longest = 16384 if cpu else 131072
     gib = 1 << 30
     planner = Planner(device, longest + 2 * TURN, 2 * gib if cpu else 8 * gib, gib)
-    rows += [full_restore(planner, length, 3 if cpu else 100) for length in lengths]
+    rows += restore_rows(planner, lengths, 5 if cpu else 100)
     points = [length for length in (*lengths, 32768, 65536, 131072) if length <= longest]
-    both = [turn(planner, length, 3 if cpu else 200) for length in points]
-    snapshots = [made for _, made in both]
-    rows += [made for made, _ in both]
-    rows.append(replace(snapshots[points.index(16384)], work='snapshot turn'))
-    rows += snapshots
+    rows += turn_rows(planner, points, 5 if cpu else 200)
     rows += forks(planner, 2048 if cpu else 16384)
     rows += host_rows(planner, 16384, 3 if cpu else 20)
     if 'full-copy' not in peers:
@@ -275,15 +298,7 @@ def measure(device: str = 'cpu', peers: Iterable[str] = PEERS) -> list[Row]:
     return rows
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run it by itself: python -m flashrt_ros.bench.capsule --device cuda --json FILE."""
-    parser = argparse.ArgumentParser(description='Measure capsules.')
-    parser.add_argument('--device', default='cpu')
-    parser.add_argument('--json', type=Path)
-    args = parser.parse_args(argv)
-    report.write(report.build('capsule', args.device, measure(args.device)), args.json)
-    return 0
-
-
 if __name__ == '__main__':
-    raise SystemExit(main())
+    from flashrt_ros.cli import main
+
+    raise SystemExit(main(['bench', 'capsule', *sys.argv[1:]]))

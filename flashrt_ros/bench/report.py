@@ -8,7 +8,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,39 @@ def timed(
         if index >= warm:
             samples.append((time.perf_counter_ns() - start) / 1e3)
     return Times(tuple(samples))
+
+
+Call = Callable[[], object]
+
+
+def interleaved(
+    cases: Sequence[tuple[Call, Call]],
+    synchronize: Callable[[], None],
+    rounds: int,
+    warm_seconds: float = 0.5,
+) -> list[Times]:
+    """Time calls in turn, round after round, so that clocks and caches are the same for all.
+
+    Args:
+        cases: (before, call); `before` does what must not be counted.
+        synchronize: waits for the device.
+        rounds: how often each call is counted.
+        warm_seconds: rounds go on uncounted for as long, and for three rounds at least.
+    """
+    samples: list[list[float]] = [[] for _ in cases]
+    warm_until, warmed = time.perf_counter() + warm_seconds, 0
+    while warmed < 3 or time.perf_counter() < warm_until or len(samples[0]) < rounds:
+        counted = warmed >= 3 and time.perf_counter() >= warm_until
+        for (before, call), found in zip(cases, samples, strict=True):
+            before()
+            synchronize()
+            start = time.perf_counter_ns()
+            call()
+            synchronize()
+            if counted:
+                found.append((time.perf_counter_ns() - start) / 1e3)
+        warmed += 1
+    return [Times(tuple(found)) for found in samples]
 
 
 def build(name: str, device: str, rows: list[Row]) -> dict[str, Any]:
