@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashrt_ros.control import episode as states
+from flashrt_ros.nodes.convert import key
 from flashrt_ros.nodes.demo.story import Told
 
 INK, FAINT, PAPER = '#1f2933', '#9aa5b1', '#ffffff'
@@ -44,10 +45,17 @@ class Timeline:
         started = [at for at, m in told.record.episodes if m.state == states.RESETTING]
         self.zero = started[0] if started else told.record.states[0][0]
         self.end = max(at for at, _ in told.record.states) - self.zero
+        # States by their own stamps: when they reached the operator says nothing of the robot.
+        stamps = [key(m.header.stamp) * 1e-9 for _, m in told.record.states]
+        shift = min(at - s for (at, _), s in zip(told.record.states, stamps, strict=True))
+        self.states = [
+            (s + shift - self.zero, m)
+            for s, (_, m) in zip(stamps, told.record.states, strict=True)
+        ]
         # When the robot reported each tick for the first time: (epoch, tick) -> seconds.
         self.at: dict[tuple[int, int], float] = {}
-        for at, m in told.record.states:
-            self.at.setdefault((m.epoch, m.tick), at - self.zero)
+        for at, m in self.states:
+            self.at.setdefault((m.epoch, m.tick), at)
         pyplot.rcParams.update({'font.family': 'DejaVu Sans', 'font.size': 9, 'text.color': INK})
         heights = [0.55, 0.6, 1.25, 0.6, 0.45, 1.9]
         self.figure, self.axes = pyplot.subplots(
@@ -97,7 +105,7 @@ class Timeline:
                 0.5, right - left, left=left, height=0.8, color=STATE_COLOURS.get(m.state, FAINT)
             )
         for left, right, text in self._merged():
-            if right - left > 0.03 * self.end:
+            if right - left > 0.0068 * len(text) * self.end:
                 axis.text((left + right) / 2, 0.48, text, ha='center', va='center')
 
     def _merged(self) -> list[tuple[float, float, str]]:
@@ -171,7 +179,7 @@ class Timeline:
         axis = self._lane(3, 'ticks')
         strokes: dict[str, list[float]] = {ACTION: [], HELD: [], MISSED: []}
         missed = 0
-        for at, m in self.told.record.states:
+        for at, m in self.states:
             if m.applied_tick < 0 or not m.episode:
                 missed = 0
                 continue
@@ -179,7 +187,7 @@ class Timeline:
             if m.missed_ticks > missed:
                 colour = MISSED
             missed = m.missed_ticks
-            strokes[colour].append(at - self.zero)
+            strokes[colour].append(at)
         for colour, places in strokes.items():
             low = 0.0 if colour == MISSED else 0.15
             axis.vlines(places, low, 1 - low, color=colour, lw=2.2 if colour == MISSED else 0.9)
@@ -208,7 +216,7 @@ class Timeline:
         """The hand's way: y is the direction in which the drawer moves."""
         axis = self.axes[5]
         axis.set_ylabel('hand\n(m)', rotation=0, ha='right', va='center', labelpad=12, color=INK)
-        seen = [(at - self.zero, m) for at, m in self.told.record.states if m.episode]
+        seen = [(at, m) for at, m in self.states if m.episode]
         at = np.array([t for t, _ in seen])
         hand = np.array([list(m.proprioception)[:3] for _, m in seen])  # [T, 3]
         for number in {m.episode for _, m in seen}:
