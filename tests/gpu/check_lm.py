@@ -226,6 +226,9 @@ def main() -> int:
     parser.add_argument('out', type=Path)
     parser.add_argument('--only', nargs='*', default=[])
     args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print('no CUDA device; want an NVIDIA GPU')
+        return 1
     args.out.mkdir(parents=True, exist_ok=True)
     lm_speed.log_file = (args.out / 'lm.txt').open('w', encoding='utf-8')
     results['out'] = args.out
