@@ -17,7 +17,7 @@ from flashrt_ros.contract.context import Context
 from flashrt_ros.control.actor import Actor
 from flashrt_ros.control.guards import GuardError, Guards
 from flashrt_ros.control.mailbox import Mailbox
-from flashrt_ros.control.types import Command, Observation
+from flashrt_ros.control.types import DELAY, EXECUTE, Command, Observation
 
 from .envs import make_scene
 from .errors import SimulationError
@@ -76,8 +76,8 @@ class LiveEpisode:
         policy: str | Path = 'drawer',
         *,
         device: str = 'cpu',
-        execute: int = 8,
-        delay: int = 4,
+        execute: int = EXECUTE,
+        delay: int = DELAY,
     ) -> LiveEpisode:
         """Load everything that an episode needs.
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from flashrt_ros.control.types import DELAY, EXECUTE
+
 from .envs import make_scene
 from .episode import LiveEpisode, Moment, require_fits
 from .errors import SimulationError
@@ -38,8 +40,8 @@ class Deployment:
 
     policy: str = 'drawer'
     device: str = 'cpu'
-    execute: int = 8
-    delay: int = 4
+    execute: int = EXECUTE
+    delay: int = DELAY
 
 
 def run_episode(

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from flashrt_ros.control.types import DELAY, EXECUTE
 from flashrt_ros.errors import FlashrtError
 
 
@@ -40,8 +41,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('--episodes', type=int, default=50, help='for each subgoal')
     parser.add_argument('--limit', type=int, default=500, help='ticks for each subgoal')
     parser.add_argument('--seed', type=int, default=0, help='chooses the evaluation seeds')
-    parser.add_argument('--execute', type=int, default=8, help='ticks between two chunks')
-    parser.add_argument('--delay', type=int, default=4, help='ticks until a chunk takes effect')
+    parser.add_argument('--execute', type=int, default=EXECUTE, help='ticks between two chunks')
+    parser.add_argument(
+        '--delay', type=int, default=DELAY, help='ticks until a chunk takes effect'
+    )
     parser.add_argument(
         '--workers', type=int, default=os.cpu_count() or 1, help='parallel processes'
     )

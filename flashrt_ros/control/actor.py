@@ -26,7 +26,7 @@ from flashrt_ros.control.chunk_queue import ChunkQueue
 from flashrt_ros.control.guards import GuardError, Guards
 from flashrt_ros.control.mailbox import Mailbox
 from flashrt_ros.control.text import encode
-from flashrt_ros.control.types import Chunk, Command, HoldRule, Observation
+from flashrt_ros.control.types import DELAY, EXECUTE, Chunk, Command, HoldRule, Observation
 from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ class Actor:
         policy: Policy,
         mailbox: Mailbox,
         guards: Guards,
-        execute: int = 8,
-        delay: int = 4,
+        execute: int = EXECUTE,
+        delay: int = DELAY,
         session_fingerprint: Fingerprint | None = None,
         subgoal_delay: int = 1,
         hold: HoldRule | None = None,

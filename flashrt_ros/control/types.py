@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+# The rhythm of the loop, in control ticks, where nobody says otherwise: a chunk is asked for every
+# EXECUTE ticks and takes effect DELAY ticks after its observation (0.3 s at 20 Hz leaves two slow
+# cores time to finish it).
+EXECUTE = 8
+DELAY = 6
+
 
 @dataclass(frozen=True)
 class Observation:

@@ -20,7 +20,7 @@ from flashrt_interfaces.srv import BeginEpisode, Restore, Snapshot
 from flashrt_ros.control import episode
 from flashrt_ros.control.guards import GuardError, summary
 from flashrt_ros.control.pairing import Pairing
-from flashrt_ros.control.types import Command, HoldRule, Observation
+from flashrt_ros.control.types import DELAY, EXECUTE, Command, HoldRule, Observation
 from flashrt_ros.errors import FlashrtError
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.base import Managed, answers
@@ -33,8 +33,10 @@ PARAMS = (
     Param('policy', 'drawer', 'name of shipped weights, or a checkpoint folder'),
     Param('device', 'cpu', 'where the policy runs: cpu, cuda or cuda:N'),
     Param('torch_threads', 1, 'threads torch may use on the CPU', 1, 256),
-    Param('execute', 8, 'control ticks from one request for a chunk to the next', 1, 1000),
-    Param('delay', 4, 'control ticks from an observation to the first use of its chunk', 0, 1000),
+    Param('execute', EXECUTE, 'control ticks from one request for a chunk to the next', 1, 1000),
+    Param(
+        'delay', DELAY, 'control ticks from an observation to the first use of its chunk', 0, 1000
+    ),
     Param('subgoal_delay', 1, 'control ticks before a posted subgoal may become live', 0, 1000),
     Param('hold_keep', [3], 'entries that keep their last value in a hold; the others become 0'),
     Param('max_age_s', 0.5, 'oldest observation that is used, in seconds', 0.001, 60.0),

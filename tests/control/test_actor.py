@@ -36,7 +36,8 @@ def make(**options: object) -> Actor:
     ctx = Context('cpu')
     mailbox = Mailbox(ctx)
     policy = toy.ToyPolicy(ctx, mailbox.port)
-    return Actor(ctx, policy, mailbox, Guards.of(policy.spec), **options)
+    rhythm: dict = {'execute': 8, 'delay': 4, **options}
+    return Actor(ctx, policy, mailbox, Guards.of(policy.spec), **rhythm)
 
 
 def observe(tick: int, epoch: int = 1, episode: int = 1, **changes: object) -> Observation:
