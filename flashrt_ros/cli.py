@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     'rollout': 'run a policy in a simulated environment and report its success rate',
     'data': 'generate demonstrations with the scripted experts',
     'train': 'train a policy on demonstrations',
+    'lm': 'try a language model: continue a text, or chat',
     'capsule': 'list, show, verify and remove stored capsules',
     'bench': 'measure, and write the figures as JSON',
 }

@@ -92,10 +92,10 @@ def test_same_seed_same_episode(live):
 
 
 def test_chunks_take_effect_after_the_delay(live):
-    """Four ticks of holding, then motion; an inference every eight ticks."""
+    """Six ticks of holding, then motion; an inference every eight ticks."""
     live.start(4, OPEN)
     moments = [live.tick() for _ in range(26)]
-    assert [m.command.held for m in moments] == [True] * 4 + [False] * 22
+    assert [m.command.held for m in moments] == [True] * 6 + [False] * 20
     assert [m.tick for m in moments if m.inferred] == [0, 8, 16, 24]
 
 
