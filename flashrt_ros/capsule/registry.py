@@ -76,6 +76,9 @@ class Registry:
     def work_on(self, stream: Stream) -> None:
         """Copies run on `stream` from now on, after the earlier ones; call it with the lock."""
         self._memory.work_on(stream)
+
+    def collect(self) -> None:
+        """Free what is not needed any more; call it with the lock, while the device works."""
         self._roster.collect()
 
     def take(self, tips: tuple[Segment, ...]) -> None:
@@ -85,11 +88,6 @@ class Registry:
             BudgetError: no room; nothing changed.
         """
         self._memory.bring(tips, 'gpu')
-
-    def give(self, tips: tuple[Segment, ...]) -> None:
-        """Undo `take`."""
-        for tip in tips:
-            tip.release('gpu')
 
     def admit(self, capsule: Capsule) -> None:
         """A new capsule, whose blocks were taken."""
@@ -108,7 +106,7 @@ class Registry:
     def collect_later(
         self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None
     ) -> None:
-        """A capsule or live state was garbage collected, perhaps in the middle of our own work."""
+        """Somebody was garbage collected, perhaps in the middle of our own work."""
         self._roster.collect_later(tips, tiers, lineage)
 
     def adopt(self, layout: Layout, fingerprint: Fingerprint) -> None:

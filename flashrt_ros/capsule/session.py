@@ -116,7 +116,8 @@ class Session:
             try:
                 live.save(fixed.blocks['gpu'], new)
             except BaseException:
-                registry.give(tips)
+                for tip in tips:
+                    tip.release('gpu')
                 raise
             # The device is at work from here on; the books are kept meanwhile.
             capsule = Capsule(
@@ -133,6 +134,7 @@ class Session:
             )
             registry.admit(capsule)
             live.settle(capsule.texts)
+            registry.collect()
         self._head = capsule.lineage
         if tier != 'gpu':
             registry.demote(capsule, tier)
@@ -167,6 +169,7 @@ class Session:
             if capsule.host:
                 live.write_host(capsule.host)
             live.load(capsule.fixed.blocks['gpu'], capsule.texts)
+            registry.collect()
         self._head = capsule.lineage
         if suffix is not None:
             suffix()
