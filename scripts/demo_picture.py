@@ -1,6 +1,6 @@
 """Make the README's picture from a run of the demo: frames of its video above its timeline.
 
-    flashrt demo && python scripts/demo_picture.py runs/latest docs/pictures/demo.png
+Use: ``flashrt demo && python scripts/demo_picture.py runs/latest docs/pictures/demo.png``.
 """
 
 import json
