@@ -56,16 +56,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = importlib.import_module(f'flashrt_ros.commands.{args.command}')
     try:
         return int(command.run(args))
-    except FlashrtError as error:
-        print(f'flashrt {args.command}: {error}', file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f'flashrt {args.command}: interrupted', file=sys.stderr)
-        return 130
     except BrokenPipeError:
         # The reader of our output went away (`flashrt ... | head`): nothing is wrong with us.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except FlashrtError as error:
+        print(f'flashrt {args.command}: {error}', file=sys.stderr)
+        return 2
+    except OSError as error:
+        # A folder that is missing, read-only or full; anything without a file is a defect.
+        if error.filename is None:
+            raise
+        print(f'flashrt {args.command}: {error.filename}: {error.strerror}', file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f'flashrt {args.command}: interrupted', file=sys.stderr)
+        return 130
 
 
 if __name__ == '__main__':

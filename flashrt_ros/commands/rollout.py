@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         goals = [Goal(goal.subgoal, args.told, control=True) for goal in goals]
     groups = [tuple(goals)] if args.sequence else [(goal,) for goal in goals]
     tasks = [Task(args.env, group, args.start, args.limit) for group in groups]
+    if args.json and not os.access(args.json.resolve().parent, os.W_OK):
+        raise FlashrtError(f'--json {args.json}: name a file in a folder that can be written')
     if args.execute < 1 or args.delay < 0:
         raise FlashrtError('--execute starts at 1 and --delay at 0')
     deployment = Deployment(args.policy, args.device, args.execute, args.delay)
