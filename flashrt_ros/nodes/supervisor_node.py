@@ -167,13 +167,29 @@ class SupervisorNode(Managed):
 
     @answers
     def _interrupt(self, request: Interrupt.Request, response: Interrupt.Response) -> str:
-        with self._operation:
+        self._operation.acquire()
+        try:
             self._require('interrupt')
             response.ack_ticks = self._halt(request.reason or 'interrupted')
             response.epoch = self.machine.epoch
+        except BaseException:
+            self._operation.release()
+            raise
+        # The robot holds, and that is the answer. Freezing waits for an inference that is under
+        # way, so it goes on behind the answer; the operation lasts until it is done.
+        self.executor.create_task(self._freeze)
+        return f'interrupted at tick {self._applied[1]}; the robot holds'
+
+    def _freeze(self) -> None:
+        """End an interrupt: freeze the state that `Resume` continues from."""
+        try:
             with self._or_fault():
-                response.capsule = self.links.freeze(INTERRUPTED)
-            return f'interrupted at tick {self._applied[1]}; the robot holds'
+                digest = self.links.freeze(INTERRUPTED)
+            self.get_logger().info(f'frozen as {digest[:16]}')
+        except FlashrtError:
+            pass  # said, and gone to fault
+        finally:
+            self._operation.release()
 
     @answers
     def _resume(self, request: Resume.Request, response: Resume.Response) -> str:
