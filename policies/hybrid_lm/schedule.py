@@ -1,10 +1,11 @@
 """How a stretch of tokens is cut into replays.
 
 A replay takes up to as many tokens as its graph was captured for; the rest of its rows are
-padding. On CUDA every kernel gives a token the same bits whatever stands around it in the replay
-(as long as replays start at multiples of the chunk C), so any cutting does, and the cheapest is
-taken. On the CPU matrix products of other heights round otherwise, so there is one unit, C: a
-resumed prompt then runs the very replays that the cold one ran.
+padding. On CUDA every kernel computes a token alike whatever stands around it in the replay (as
+long as replays start at multiples of the chunk C), so any cutting does, and the cheapest is taken;
+`check_lm.py bits` shows whether a GPU then gives the same bits. On the CPU matrix products of
+other heights round otherwise, so there is one unit, C: a resumed prompt then runs the very replays
+that the cold one ran.
 """
 
 from __future__ import annotations

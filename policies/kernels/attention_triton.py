@@ -2,8 +2,10 @@
 
 Keys are cut every SPLIT slots of the buffer, whatever the length and the replay: each split's
 softmax is computed apart and the splits are merged in order. So a short replay on a long context
-fills the GPU, and a token's bits do not depend on the replay it stands in. Online softmax: Milakov
-and Gimelshein, arXiv 1805.02867; tiling: Dao, arXiv 2307.08691.
+fills the GPU, and every query meets the same blocks of keys in the same order in any replay. Where
+a block needs no mask depends on the tile that the query stands in, so both forms must round alike:
+products that are summed are fused explicitly, which the compiler would else do in one form only.
+Online softmax: Milakov and Gimelshein, arXiv 1805.02867; tiling: Dao, arXiv 2307.08691.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.launch import shared_bytes
+from flashrt_policies.kernels.launch import shared_bytes, side
 
 SPLIT = 4096
 LOG2_E = 1.4426950408889634
@@ -88,15 +90,15 @@ def attend_block(
     tile = n[:, None].to(tl.int64) * dim + at[None, :]
     k = tl.load(keys_ptr + tile, mask=inside, other=0.0)
     v = tl.load(values_ptr + tile, mask=inside, other=0.0)
-    score = tl.dot(q, tl.trans(k), input_precision='tf32x3') * scale  # [R, N]
+    score = tl.dot(q, tl.trans(k), input_precision='tf32x3')  # [R, N], to be scaled
     if MASK:
         score = tl.where(n[None, :] <= own[:, None], score, -float('inf'))
-    peak = tl.maximum(m, tl.max(score, 1))
+    peak = tl.maximum(m, tl.max(score, 1) * scale)
     # A row that has seen no key yet keeps -inf; exponents are taken from zero then, not from NaN.
     base = tl.where(peak == -float('inf'), 0.0, peak)
-    p = tl.exp2(score - base[:, None])
+    p = tl.exp2(tl.fma(score, scale, -base[:, None]))
     fade = tl.exp2(m - base)
-    total = total * fade + tl.sum(p, 1)
+    total = tl.fma(total, fade, tl.sum(p, 1))
     acc = acc * fade[:, None]
     acc = tl.dot(p.to(v.dtype), v, acc, input_precision='tf32x3')
     return peak, total, acc
@@ -247,7 +249,7 @@ def attend(
     """Launch `attention.attend` on CUDA."""
     rows, heads, dim = q.shape
     kv, capacity = keys.shape[:2]
-    width = max(16, triton.next_power_of_2(dim))
+    width = side(dim)
     size, deep = tile_sizes(q.device, width, q.element_size())
     tile = 128 if rows > 64 and q.element_size() == 2 else 64
     splits = triton.cdiv(capacity, SPLIT)

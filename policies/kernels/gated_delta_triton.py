@@ -3,8 +3,9 @@
 `prepare_kernel` does for every chunk and head at once what does not need the state: convolution,
 norms, gates, and the unit lower triangular system of the UT transform. `scan_kernel` carries the
 state from chunk to chunk and gives the output. The grid is fixed by the capacity of the replay;
-chunks past the valid tokens return at once. A chunk always starts at a multiple of C behind the
-start of the replay, so a token's bits do not depend on how many chunks the replay holds.
+chunks past the valid tokens return at once. A chunk starts at a multiple of C behind the start of
+the replay and is computed alike wherever it stands in it, so replays that start at multiples of C
+cut a text into the same chunks, and a token's bits do not depend on how many a replay holds.
 Float32 operands go through the tensor cores in three TF32 products, which keeps their precision.
 """
 
@@ -16,10 +17,10 @@ import triton.language as tl
 from torch import Tensor
 
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
-from flashrt_policies.kernels.launch import stages
+from flashrt_policies.kernels.launch import side, stages
 
 # Columns of the state that one program of the scan holds, and the warps of both kernels.
-SCAN_COLUMNS = 32
+SCAN_COLUMNS = 64
 PREPARE_WARPS = 4
 SCAN_WARPS = 4
 
@@ -29,7 +30,10 @@ def conv_tile(
     proj_ptr, window_ptr, conv_ptr, row, channel, mask, proj_row, channels, valid,
     TAPS: tl.constexpr,
 ):  # fmt: skip
-    """Convolution and SiLU of one tile [C, N] of channels, in float32."""
+    """Convolution and SiLU of one tile [C, N] of channels, in float32.
+
+    Taps are summed in the same order whether a token's past lies in the replay or in the window.
+    """
     acc = tl.zeros((row.shape[0], channel.shape[0]), tl.float32)
     for tap in tl.static_range(TAPS):
         source = row + (tap - (TAPS - 1))
@@ -39,18 +43,14 @@ def conv_tile(
             mask=mask[None, :] & inside[:, None],
             other=0.0,
         ).to(tl.float32)
-        weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
-        acc += x * weight.to(tl.float32)[None, :]
-    if tl.program_id(0) == 0:  # the first tokens also see the window
-        for tap in tl.static_range(TAPS - 1):
-            source = row + tap
-            x = tl.load(
-                window_ptr + source[:, None] * channels + channel[None, :],
-                mask=mask[None, :] & (source < TAPS - 1)[:, None],
+        if tl.program_id(0) == 0:  # the first tokens also see the window; one of the two is zero
+            x += tl.load(
+                window_ptr + (row + tap)[:, None] * channels + channel[None, :],
+                mask=mask[None, :] & (source < 0)[:, None],
                 other=0.0,
             ).to(tl.float32)
-            weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
-            acc += x * weight.to(tl.float32)[None, :]
+        weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
+        acc = tl.fma(x, weight.to(tl.float32)[None, :], acc)
     return acc * tl.sigmoid(acc)
 
 
@@ -229,8 +229,7 @@ def mix(
     taps, channels = conv.shape
     rows = proj.shape[0]
     chunks = triton.cdiv(rows, CHUNK)
-    k = max(16, triton.next_power_of_2(key_dim))
-    v = max(16, triton.next_power_of_2(dim))
+    k, v = side(key_dim), side(dim)
 
     def scratch(*shape: int, dtype: torch.dtype = proj.dtype) -> Tensor:
         return torch.empty((chunks, heads, *shape), dtype=dtype, device=proj.device)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import functools
 
 import torch
+import triton
 from torch import Tensor
+
+# Shortest side of a tile in a kernel of several matrix products. On Hopper, Triton 3.6 reads past
+# its shared memory when such a kernel has sides of 16 or 32: an illegal access, or wrong numbers
+# (triton-lang/triton 11366, pytorch/helion 1905). Padding is masked, so it changes no sum.
+LEAST_SIDE = 64
+
+
+def side(count: int) -> int:
+    """Return the side of a tile that holds `count` elements: a power of two, 64 or more."""
+    return max(LEAST_SIDE, int(triton.next_power_of_2(count)))
 
 
 @functools.cache

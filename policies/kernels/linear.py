@@ -15,7 +15,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         bias: [N], or None.
 
     Returns:
-        [M, N]. On CUDA a row's bits do not depend on how many rows there are, of two or more.
+        [M, N]. On CUDA a row is summed in the same order however many rows there are, of two or
+        more.
     """
     if x.is_cuda:
         from flashrt_policies.kernels import linear_triton

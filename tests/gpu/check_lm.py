@@ -3,8 +3,8 @@
     python tests/gpu/check_lm.py OUTDIR [--only PART ...]
 
 Writes OUTDIR/lm.txt (what is printed), OUTDIR/lm.json and OUTDIR/planner.json. Parts: kernels,
-large, products, model, bits, error, profile, sweep, bench. A part that raises is reported and the
-next one runs; the exit code counts the parts that failed.
+large, products, model, bits, units, error, profile, sweep, bench. A part that raises is reported
+and the next one runs; the exit code counts the parts that failed.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def large() -> None:
     """The delta rule and attention at a real model's head sizes."""
     import lm_kernel_cases as cases
     import lm_truth
+    import lm_unit_cases
 
     from flashrt_policies.kernels import attention_triton, decode_triton, gated_delta_triton
 
@@ -65,7 +66,8 @@ def large() -> None:
         )
         for rows, valid, position in ((64, 40, 9000), (256, 256, 4000), (1, 1, 9000)):
             heads, kv, dim = 8, 2, 256
-            q, k, v, gate = (d.normal(rows, h, dim) for h in (heads, kv, kv, heads))
+            q, k, v = lm_unit_cases.qkv(d, rows, heads, kv, dim)  # of one projection
+            q, gate = q.split(dim, -1)
             keys, values = d.normal(kv, 12000, dim), d.normal(kv, 12000, dim)
             freq = 10000.0 ** -(torch.arange(32, device='cuda') / 32)
             scales = (d.wide(dim), d.wide(dim))
@@ -156,6 +158,16 @@ def bits() -> None:
     assert not failed, failed
 
 
+def units() -> None:
+    """Which kernel, if any, gives a row other bits in a replay of another size."""
+    done = subprocess.run(
+        [sys.executable, str(CASES / 'lm_unit_cases.py'), 'cuda', 'bfloat16'],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    say(done.stdout or done.stderr[-1500:])
+    assert done.returncode == 0, 'some bits differ'
+
+
 def error() -> None:
     """Error of bfloat16 logits against float64, beside transformers' own."""
     import importlib.util
@@ -215,7 +227,7 @@ def error() -> None:
 
 
 PARTS = (
-    kernels, large, lm_speed.products, model, bits, error, lm_speed.profile, lm_speed.sweep,
+    kernels, large, lm_speed.products, model, bits, units, error, lm_speed.profile, lm_speed.sweep,
     lm_speed.bench,
 )  # fmt: skip
 

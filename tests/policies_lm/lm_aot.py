@@ -48,16 +48,54 @@ def recorded(shared: int, processors: int = 132) -> Iterator[list[Launch]]:
         yield seen
 
 
-def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
-    """Return every launch that Qwen3.5-0.8B's dimensions give, one per distinct kernel setting."""
+def prefill_launches(rows: int, shared: int, dtype: torch.dtype) -> list[Launch]:
+    """Return every launch of a replay of `rows` tokens through one layer of each kind."""
     from flashrt_policies.kernels import (
         activation_triton,
         attention_triton,
-        decode_triton,
         embed_triton,
         gated_delta_triton,
         linear_triton,
         norm_triton,
+    )
+
+    def new(*shape: int, kind: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=kind)
+
+    wide, one = torch.float32, new(1, kind=torch.int64)
+    hidden, heads, kv, dim = 1024, 8, 2, 256
+    lin = (16, 16, 128, 128)
+    channels = 6144
+    with recorded(shared) as seen:
+        state, freq, scale = new(16, 128, 128, kind=wide), new(32, kind=wide), new(256, kind=wide)
+        conv, window, vector = new(4, channels), new(3, channels), new(16, kind=wide)
+        keys = new(kv, 32768, dim)
+        x = new(rows, hidden)
+        norm_triton.add_rms_norm(x, x, new(hidden, kind=wide), 1e-6)
+        o = new(rows, 16, 128)
+        norm_triton.gated_rms_norm(o, o, new(128, kind=wide), 1e-6)
+        activation_triton.silu_mul(new(rows, 7168))
+        proj = new(rows, channels + 2048 + 32)
+        gated_delta_triton.mix(proj, window, state, conv, vector, vector, one, lin)
+        q, gate = new(rows, heads, 2 * dim).split(dim, -1)
+        k = new(rows, kv, dim)
+        attention_triton.place(q, k, k, keys, keys, one, one, freq, scale, scale, 1e-6)
+        attention_triton.attend(new(rows, heads, dim), keys, keys, one, one, gate)
+        embed_triton.take(
+            rows, new(99, kind=torch.int32), new(2, kind=torch.int64), new(500, hidden),
+            new(99, kind=torch.int32), one, one, one, new(4096, kind=torch.int64),
+        )  # fmt: skip
+        for columns, depth in ((8224, 1024), (1024, 2048), (7168, 1024), (1024, 3584)):
+            linear_triton.matmul(new(rows, depth), new(columns, depth))
+    return seen
+
+
+def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
+    """Return every launch that Qwen3.5-0.8B's dimensions give, one per distinct kernel setting."""
+    from flashrt_policies.kernels import (
+        decode_triton,
+        embed_triton,
+        linear_triton,
         sampling_triton,
     )
 
@@ -73,25 +111,6 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
         conv, window, vector = new(4, channels), new(3, channels), new(16, kind=wide)
         keys = new(kv, 32768, dim)
         token = new(1, kind=torch.int32)
-        for rows in (64, 2048):
-            x = new(rows, hidden)
-            norm_triton.add_rms_norm(x, x, new(hidden, kind=wide), 1e-6)
-            o = new(rows, 16, 128)
-            norm_triton.gated_rms_norm(o, o, new(128, kind=wide), 1e-6)
-            activation_triton.silu_mul(new(rows, 7168))
-            proj = new(rows, channels + 2048 + 32)
-            gated_delta_triton.mix(proj, window, state, conv, vector, vector, one, lin)
-            q, gate = new(rows, heads, 2 * dim).split(dim, -1)
-            k = new(rows, kv, dim)
-            attention_triton.place(q, k, k, keys, keys, one, one, freq, scale, scale, 1e-6)
-            attention_triton.attend(new(rows, heads, dim), keys, keys, one, one, gate)
-            embed_triton.take(
-                rows, new(99, kind=torch.int32), new(2, kind=torch.int64), new(500, hidden),
-                new(99, kind=torch.int32), one, one, one, new(4096, kind=torch.int64),
-            )  # fmt: skip
-        for rows in (64, 256, 2048):
-            for columns, depth in ((8224, 1024), (1024, 2048)):
-                linear_triton.matmul(new(rows, depth), new(columns, depth))
         linear_triton.matmul(new(64, 70), new(50, 70), new(50))
         x, norm = new(1, hidden), new(hidden, kind=wide)
         linear_triton.row(x, new(8224, hidden), scale=norm, eps=1e-6)
@@ -110,8 +129,9 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
         logits, hot = new(248320, kind=wide), new(1, kind=wide)
         sampling_triton.greedy(logits, token)
         sampling_triton.draw(logits, token, hot, hot, one, one)
+    prefill = [x for rows in (64, 256, 2048) for x in prefill_launches(rows, shared, dtype)]
     distinct: dict[str, Launch] = {}
-    for kernel, args, kwargs in seen:
+    for kernel, args, kwargs in prefill + seen:
         distinct.setdefault(
             f'{kernel.fn.__name__} {sorted(kwargs.items())}', (kernel, args, kwargs)
         )
