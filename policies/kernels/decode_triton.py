@@ -29,8 +29,12 @@ def conv_one(
         before = tl.load(window_ptr + tap * channels + channel, mask=mask, other=0.0)
         weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
         acc += before.to(tl.float32) * weight.to(tl.float32)
-        if tap > 0:
-            tl.store(window_ptr + (tap - 1) * channels + channel, before, mask=mask)
+    # A tile smaller than the program's threads is held by several warps, each with loads of its
+    # own: all have read the window before one of them moves it.
+    tl.debug_barrier()
+    for tap in tl.static_range(TAPS - 2):
+        kept = tl.load(window_ptr + (tap + 1) * channels + channel, mask=mask, other=0.0)
+        tl.store(window_ptr + tap * channels + channel, kept, mask=mask)
     tl.store(window_ptr + (TAPS - 2) * channels + channel, x, mask=mask)
     return acc * tl.sigmoid(acc)
 
