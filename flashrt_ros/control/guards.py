@@ -121,7 +121,7 @@ class ObservationGuard:
                 + ', '.join(self.cameras),
             )
         for name in self.cameras:
-            check_array(f'image {name!r}', observation.images[name], (*self.image_hw, 3), 'uint8')
+            self.image(name, observation.images[name])
         self.proprio(observation.proprio)
         if not 0.0 <= observation.age <= self.max_age:
             raise GuardError(
@@ -129,6 +129,10 @@ class ObservationGuard:
                 f'the observation of tick {observation.tick} is {observation.age * 1e3:.0f} ms '
                 f'old; at most {self.max_age * 1e3:.0f} ms is allowed',
             )
+
+    def image(self, camera: str, pixels: np.ndarray) -> None:
+        """Raise `GuardError` unless ``pixels`` are what the policy takes of ``camera``."""
+        check_array(f'image {camera!r}', pixels, (*self.image_hw, 3), 'uint8')
 
     def proprio(self, values: np.ndarray) -> None:
         """Raise `GuardError` unless ``values`` are a sound proprioception."""

@@ -71,23 +71,27 @@ def image_to_msg(pixels: np.ndarray, stamp: Time, frame: str) -> Image:
     return msg
 
 
-def msg_to_image(msg: Image) -> np.ndarray:
+def msg_to_image(msg: Image, camera: str = '') -> np.ndarray:
     """Return an image message as uint8 [H, W, 3] in RGB order.
+
+    Args:
+        msg: The message.
+        camera: What to call it in an error; by default its frame.
 
     Raises:
         GuardError: The encoding is not rgb8 or bgr8, or the data does not fit the size.
     """
+    name = camera or msg.header.frame_id
     if msg.encoding not in ('rgb8', 'bgr8'):
         raise GuardError(
             'encoding',
-            f'image {msg.header.frame_id!r} has encoding {msg.encoding!r}; '
-            'it must be rgb8 or bgr8',
+            f'image {name!r} has encoding {msg.encoding!r}; it must be rgb8 or bgr8',
         )
     data = np.frombuffer(msg.data, dtype=np.uint8)
     if msg.step < 3 * msg.width or data.size != msg.step * msg.height:
         raise GuardError(
             'shape',
-            f'image {msg.header.frame_id!r} holds {data.size} bytes with step {msg.step}; '
+            f'image {name!r} holds {data.size} bytes with step {msg.step}; '
             f'{msg.height} rows of {msg.width} pixels need a step of {3 * msg.width} or more',
         )
     pixels = data.reshape(msg.height, msg.step)[:, : 3 * msg.width]

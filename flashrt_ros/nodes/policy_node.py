@@ -19,12 +19,12 @@ from flashrt_interfaces.msg import ActionChunk, ControlCommand, EpisodeState, Ro
 from flashrt_interfaces.srv import BeginEpisode, Restore, Snapshot
 from flashrt_ros.control import episode
 from flashrt_ros.control.guards import GuardError, summary
-from flashrt_ros.control.pairing import Pairing
 from flashrt_ros.control.types import DELAY, EXECUTE, Command, HoldRule, Observation
 from flashrt_ros.errors import FlashrtError
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.base import Managed, answers
-from flashrt_ros.nodes.convert import age, chunk_to_msg, command_to_msg, key, msg_to_image
+from flashrt_ros.nodes.convert import age, chunk_to_msg, command_to_msg
+from flashrt_ros.nodes.intake import Complete, Intake
 from flashrt_ros.nodes.params import Param, declare
 from flashrt_ros.nodes.spin import run
 from flashrt_ros.nodes.worker import Worker
@@ -67,7 +67,6 @@ class PolicyNode(Managed):
         self._ticking = threading.Lock()  # a tick, or a snapshot of everything a tick changes
         self._capsules: dict[str, Any] = {}
         self._inferring = False
-        self._faults = 0  # observations refused in a row
         self._topic_group = MutuallyExclusiveCallbackGroup()
         self._service_group = MutuallyExclusiveCallbackGroup()
         self._commands = self.create_publisher(ControlCommand, names.COMMAND, qos.STATE)
@@ -107,7 +106,7 @@ class PolicyNode(Managed):
         began = time.perf_counter()
         self.worker.call(self._build)
         spec = self.actor.policy.spec
-        self._pairing: Pairing[RobotState] = Pairing(tuple(spec.cameras))
+        self.intake = Intake(self.actor.guards.observation, self.get_logger())
         latest = qos.image_subscription(self.p.image_reliability)
         for camera in spec.cameras:
             self._listen(Image, names.IMAGE.format(camera=camera), self._image_of(camera), latest)
@@ -182,47 +181,32 @@ class PolicyNode(Managed):
         if not self.active or (msg.episode, msg.epoch) != (actor.episode, actor.epoch):
             return
         with self._ticking:
-            fault = self._fault_of(msg)
+            complete = self.intake.state(msg)
             if not actor.paused:
                 self.decide(msg)
             try:
-                command = actor.act(msg.tick, fault)
+                command = actor.act(msg.tick, self.intake.refusals.reason)
             except ValueError as error:
                 self.get_logger().warning(str(error))
                 return
         self._publish(command)
-        self._maybe_infer(self._pairing.state(key(msg.header.stamp), msg))
+        self._maybe_infer(complete)
 
     def _publish(self, command: Command) -> None:
         self._commands.publish(command_to_msg(command, self.get_clock().now().to_msg()))
-
-    def _fault_of(self, msg: RobotState) -> str:
-        try:
-            self.actor.guards.observation.proprio(np.array(msg.proprioception, np.float32))
-        except GuardError as error:
-            self._refused(msg.tick, error)
-            return str(error)
-        return ''
-
-    def _refused(self, tick: int, error: Exception) -> None:
-        self._faults += 1
-        if self._faults == 1:
-            self.get_logger().error(f'observation of tick {tick} refused: {error}; holding')
 
     def _image_of(self, camera: str) -> Any:
         def on_image(msg: Image) -> None:
             if not self.active:
                 return
             try:
-                pixels = msg_to_image(msg)
-            except GuardError as error:
-                self._refused(-1, error)
-                return
-            self._maybe_infer(self._pairing.image(key(msg.header.stamp), camera, pixels))
+                self._maybe_infer(self.intake.image(camera, msg))
+            except GuardError:
+                self.actor.ask_again()  # said; the next good observation is the one that counts
 
         return on_image
 
-    def _maybe_infer(self, complete: tuple[RobotState, Mapping[str, np.ndarray]] | None) -> None:
+    def _maybe_infer(self, complete: Complete | None) -> None:
         """Hand an observation over once its state and all images are there, if it is wanted."""
         if complete is None:
             return
@@ -243,16 +227,15 @@ class PolicyNode(Managed):
         )
         try:
             chunk = self.actor.infer(observation)
-            if self._faults:
-                self.get_logger().info(f'observations are good again after {self._faults}')
-                self._faults = 0
+            self.intake.refusals.good('observation')
             self._chunks.publish(chunk_to_msg(chunk, stamp, self.actor.capsule))
             if chunk.late:
                 self.get_logger().warning(
                     f'the chunk of tick {chunk.tick} came late: {chunk.latency_ms:.0f} ms'
                 )
-        except FlashrtError as error:
-            self._refused(msg.tick, error)
+        except GuardError as error:
+            if error.guard != 'epoch':  # one of before an interrupt is nobody's fault
+                self.intake.refusals.refuse('observation', error)
         except Exception as error:
             self.get_logger().error(f'inference failed: {type(error).__name__}: {error}')
         finally:

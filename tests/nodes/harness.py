@@ -19,18 +19,20 @@ INSTRUCTION = 'open the drawer, then close it'
 TOY = {'sim': {'env': 'toy_world:Toy-v0'}}
 
 
-def table(planner_apart: bool = False) -> list[Process]:
-    """Return the processes, the policy's replaced by one with the toy policy."""
-    toy = str(HERE / ('toy_policy_node.py' if planner_apart else 'toy_brain.py'))
+def table(planner_apart: bool = False, robot: str = '') -> list[Process]:
+    """Return the processes: the toy policy in the brain, ``robot`` as simulator."""
+    others = {'brain': 'toy_policy_node.py' if planner_apart else 'toy_brain.py', 'sim': robot}
     return [
-        replace(p, executable=toy) if p.node == 'brain' else p
+        replace(p, executable=str(HERE / others[p.node])) if others.get(p.node) else p
         for p in processes(planner_apart=planner_apart)
     ]
 
 
 @contextmanager
 def toy_system(
-    overrides: Mapping[str, Mapping[str, Any]] | None = None, planner_apart: bool = False
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    planner_apart: bool = False,
+    robot: str = '',
 ) -> Iterator[tuple[System, Operator, Lifecycle]]:
     """Run a whole system in a domain of its own, up and active."""
     path = os.environ.get('PYTHONPATH', '')
@@ -40,7 +42,10 @@ def toy_system(
     for node, values in (overrides or {}).items():
         params.setdefault(node, {}).update(values)
     try:
-        with System(table(planner_apart), params, domain) as system, Operator(domain) as operator:
+        with (
+            System(table(planner_apart, robot), params, domain) as system,
+            Operator(domain) as operator,
+        ):
             lifecycle = Lifecycle(operator.node, system.check)
             lifecycle.bring_up([p.node for p in system.processes])
             yield system, operator, lifecycle
