@@ -7,7 +7,8 @@ closure with `close_over` and it can be frozen, restored and forked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,6 +30,7 @@ from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.closure import Closure
+    from flashrt_ros.contract.buffer import Buffer
     from flashrt_ros.contract.context import Context
 
 Tokens: TypeAlias = 'Sequence[int] | torch.Tensor'  # one dimension, integers, on the host
@@ -76,6 +78,7 @@ class HybridLM:
     """
 
     chunk = CHUNK
+    _more: tuple[Buffer, ...] = ()  # what a model that does more than this one writes
 
     def __init__(
         self,
@@ -109,7 +112,7 @@ class HybridLM:
 
     def _capture(self, name: str) -> None:
         state = self.state
-        ports = (*state.growing, *state.fixed, self.logits, self._span, self._valid)
+        ports = (*state.growing, *state.fixed, *self._more, self.logits, self._span, self._valid)
         # The graphs never run at once, so they share scratch memory.
         self._prefill = self.ctx.graph(
             f'{name}/prefill',
@@ -137,10 +140,14 @@ class HybridLM:
             state.digest.tensor, self._power,
         )  # fmt: skip
         x, delta = run_layers(self.config, self.weights, state, x, self._at)
+        self._note(x, delta)
         last = (self._valid.tensor - 1).clamp(min=0)
         x, delta = x.index_select(0, last), delta.index_select(0, last)
         state.hidden.tensor.copy_(add_rms_norm(x, delta, self.weights.norm, self.config.eps))
         embed.advance(self._span.tensor, state.position.tensor, self._valid.tensor)
+
+    def _note(self, x: torch.Tensor, delta: torch.Tensor) -> None:
+        """See what the layers made of a stretch, before its position moves."""
 
     def _choose(self, drawn: bool) -> None:
         """Turn the hidden state into logits and choose the next token."""
@@ -251,9 +258,12 @@ class HybridLM:
         count = len(prompt)
         self._prompt.tensor[:count].copy_(prompt)
         self._span.tensor.copy_(torch.tensor([0, count]))
-        with self.state.cursor.appending(count):
+        with self._appending(count):
             for unit, _ in schedule.cut(count, self.units):
                 self._prefill.replay(ShapeKey(tokens=unit))
+
+    def _appending(self, count: int) -> AbstractContextManager[None]:
+        return self.state.cursor.appending(count)
 
     def check(self, tokens: Tokens, room: int) -> torch.Tensor:
         """Return tokens as int32 [M].
@@ -293,14 +303,19 @@ class HybridLM:
         """
         if self.length >= self.capacity:
             raise TextError(f'the text has {self.length} tokens; want a larger capacity')
-        with self.state.cursor.appending(1):
+        with self._appending(1):
             self._decode.replay(DRAWN if self._drawing else GREEDY)
 
-    def generate(self, count: int) -> Iterator[int]:
+    def generate(self, count: int, stops: Collection[int] | None = None) -> Iterator[int]:
         """Yield the chosen token and up to `count` - 1 after it, until one ends the text.
 
         Call `append` first. The last token yielded is chosen but not consumed.
+
+        Args:
+            count: most tokens yielded.
+            stops: tokens that end the text; None for the model's own.
         """
+        stops = self.config.eos if stops is None else stops
         for index in range(count):
             if index:
                 if self.length >= self.capacity:
@@ -308,7 +323,7 @@ class HybridLM:
                 self.step()
             token = self.token
             yield token
-            if token in self.config.eos:
+            if token in stops:
                 return
 
     def close_over(self, closure: Closure) -> None:
