@@ -21,10 +21,11 @@ HostState = dict[str, Any]
 
 @dataclass(frozen=True)
 class Append:
-    """A buffer that is valid over [0, length) along `dim`."""
+    """A buffer that is valid over [0, length) along `dim`; `name` is the closure's for it."""
 
     buffer: Buffer
     dim: int
+    name: str
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,13 @@ class Closure:
 
     Args:
         name: of the whole, part of the schema.
+        prefix: dropped from the buffers' names in the schema. Closures of one name over twin
+            sets of buffers then have one schema, and a capsule of one is restored in another.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, prefix: str = '') -> None:
         self.name = name
+        self.prefix = prefix
         self._fixed: dict[str, Buffer] = {}
         self._append: dict[str, Append] = {}
         self._host: dict[str, Host] = {}
@@ -95,7 +99,7 @@ class Closure:
             source: Length = length if isinstance(length, Cursor) else Polled(length)
             self._ropes[id(length)] = (length, Rope(source))
         rope = self._ropes[id(length)][1]
-        entry = Append(buffer, dim)
+        entry = Append(buffer, dim, self.label(buffer))
         rope.entries.append(entry)
         rope.length.attach(buffer, dim)
         self._append[buffer.name] = entry
@@ -150,6 +154,10 @@ class Closure:
         """Append buffers by their common length."""
         return tuple(rope for _, rope in self._ropes.values())
 
+    def label(self, buffer: Buffer) -> str:
+        """The name that stands for a buffer in the schema and in files."""
+        return buffer.name.removeprefix(self.prefix)
+
     def seal(self) -> None:
         """No entry can be added any more."""
         if not self.entries:
@@ -159,15 +167,15 @@ class Closure:
     def schema(self) -> dict[str, list[Any]]:
         """Names, dtypes and shapes, in terms of JSON; what a capsule must match."""
         rows: dict[str, list[Any]] = {}
-        for name, buffer in self._fixed.items():
-            rows[name] = ['fixed', str(buffer.dtype), list(buffer.shape)]
+        for buffer in self._fixed.values():
+            rows[self.label(buffer)] = ['fixed', str(buffer.dtype), list(buffer.shape)]
         for index, rope in enumerate(self.ropes):
             for entry in rope.entries:
                 buffer = entry.buffer
                 shape = [
                     buffer.shape[d] if d != entry.dim else -1 for d in range(len(buffer.shape))
                 ]
-                rows[buffer.name] = ['append', str(buffer.dtype), shape, entry.dim, index]
+                rows[entry.name] = ['append', str(buffer.dtype), shape, entry.dim, index]
         for name in self._host:
             rows[name] = ['host']
         return rows

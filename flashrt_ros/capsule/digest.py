@@ -42,16 +42,16 @@ def raw(tensor: torch.Tensor) -> memoryview:
 
 def read(layout: RopeLayout, text: Text, start: int, fetch: Fetch) -> dict[str, torch.Tensor]:
     """Positions [start, length) of every row of a text, by name, shaped like the buffers."""
-    parts: dict[str, list[torch.Tensor]] = {row.entry.buffer.name: [] for row in layout.rows}
+    parts: dict[str, list[torch.Tensor]] = {row.entry.name: [] for row in layout.rows}
     for node, first, last in text.pieces(start):
         views = layout.views(fetch(node))
         for row in layout.rows:
-            name = row.entry.buffer.name
+            name = row.entry.name
             parts[name].append(views[name].narrow(row.entry.dim, first - node.begin, last - first))
     return {
-        row.entry.buffer.name: torch.cat(parts[row.entry.buffer.name], dim=row.entry.dim)
+        row.entry.name: torch.cat(parts[row.entry.name], dim=row.entry.dim)
         for row in layout.rows
-        if parts[row.entry.buffer.name]
+        if parts[row.entry.name]
     }
 
 
@@ -85,7 +85,7 @@ def _hash(layout: RopeLayout, text: Text, start: int, fetch: Fetch) -> list[byte
     for first in range(0, text.length - start, CHUNK):
         hasher = hashlib.sha256()
         for row in layout.rows:
-            name, dim = row.entry.buffer.name, row.entry.dim
+            name, dim = row.entry.name, row.entry.dim
             count = min(CHUNK, text.length - start - first)
             hasher.update(name.encode())
             hasher.update(raw(tensors[name].narrow(dim, first, count)))

@@ -146,14 +146,14 @@ class Disk:
         if segment is capsule.fixed and capsule.file is not None:
             file, kind = capsule.file, 'capsule'
             views = layout.fixed
-            expected: Expected = {b.name: (b.dtype, b.shape) for b, _ in views}
+            expected: Expected = {layout.label(b): (b.dtype, b.shape) for b, _ in views}
         elif isinstance(segment, Node) and segment.file is not None:
             file, kind = segment.file, 'segment'
             expected = {}
             for row in layout.ropes[segment.rope].rows:
                 shape = list(row.entry.buffer.shape)
                 shape[row.entry.dim] = segment.end - segment.begin
-                expected[row.entry.buffer.name] = (row.entry.buffer.dtype, tuple(shape))
+                expected[row.entry.name] = (row.entry.buffer.dtype, tuple(shape))
         else:
             raise CapsuleError(f'{capsule!r} has a segment that is nowhere')
         _, payload = self.store.read(file, kind)

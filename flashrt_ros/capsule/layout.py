@@ -50,7 +50,7 @@ class RopeLayout:
             buffer, dim = row.entry.buffer, row.entry.dim
             part = flat[count * row.before : count * (row.before + row.stride)]
             shape = (*buffer.shape[:dim], count, *buffer.shape[dim + 1 :])
-            made[buffer.name] = part.view(buffer.dtype).view(shape)
+            made[row.entry.name] = part.view(buffer.dtype).view(shape)
         return made
 
 
@@ -61,11 +61,16 @@ class Layout:
         self.schema = closure.schema()
         self.ropes = [RopeLayout(rope) for rope in closure.ropes]
         self.fixed: list[tuple[Buffer, int]] = []
+        self._prefix = closure.prefix
         offset = 0
         for buffer in closure.fixed_buffers.values():
             self.fixed.append((buffer, offset))
             offset += -(-buffer.nbytes // _ALIGN) * _ALIGN
         self.fixed_bytes = offset
+
+    def label(self, buffer: Buffer) -> str:
+        """The name that stands for a buffer in files, as `Closure.label`."""
+        return buffer.name.removeprefix(self._prefix)
 
     def views(self, segment: Segment, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """A segment's bytes as tensors by name."""
@@ -76,7 +81,7 @@ class Layout:
     def fixed_views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Segment bytes, uint8 [fixed_bytes], as tensors shaped like the buffers."""
         return {
-            buffer.name: flat[offset : offset + buffer.nbytes]
+            self.label(buffer): flat[offset : offset + buffer.nbytes]
             .view(buffer.dtype)
             .view(buffer.shape)
             for buffer, offset in self.fixed

@@ -69,7 +69,7 @@ def _pairs(
     pairs = []
     for row in layout.rows:
         buffer, dim = row.entry.buffer, row.entry.dim
-        kept = views[buffer.name].narrow(dim, skip, last - first)
+        kept = views[row.entry.name].narrow(dim, skip, last - first)
         pairs.append((kept, buffer.tensor.narrow(dim, first, last - first)))
     return pairs
 
