@@ -1,0 +1,187 @@
+"""Full attention over a round: a row sees its trunk's keys and those of its own branch before it.
+
+Keys of trunks stand in their request's slot, a static buffer that may hold the beginning of the
+text already; keys of branches are kept by their row in the stream. The mask follows from where
+the keys are looked for: same request, trunk or own branch, not later. The torch bodies are the
+CPU path and the reference; they go segment by segment, so an answer's sums do not depend on what
+else is in the round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flashrt_policies.kernels.attention import rotate
+from flashrt_policies.kernels.fork_stream import (
+    COUNT,
+    POSITION,
+    ROW_BRANCH,
+    ROW_POSITION,
+    ROW_SEGMENT,
+    SLOT,
+    START,
+    TRUNK,
+    Tables,
+)
+from flashrt_policies.kernels.norm import rms_norm
+
+BLOCK = 64  # rows of a trunk that are taken together, counted from its text's beginning
+
+
+@dataclass(frozen=True)
+class KeySlots:
+    """Keys and values of one full layer: of the trunks in slots, of the branches by row.
+
+    Attributes:
+        keys: per slot [KV, T, D].
+        values: per slot [KV, T, D].
+        apart: int64 [slots], elements from the first slot's keys to each slot's.
+        values_apart: int64 [slots], likewise for the values.
+        fresh: [2, KV, M, D], keys and values of branches at their row in the stream.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    apart: Tensor
+    values_apart: Tensor
+    fresh: Tensor
+
+
+def plan(tables: Tables, heads: int, kv_heads: int) -> tuple[Tensor, Tensor]:
+    """Return the work lists of `attend` for all rows and for those that are read.
+
+    Both are made on the device from the segments, once per round; empty on the CPU.
+    """
+    if tables.tokens.is_cuda:
+        from flashrt_policies.kernels import fork_attention_triton
+
+        return fork_attention_triton.plan(tables, heads, kv_heads)
+    return tables.reads[:0], tables.reads[:0]
+
+
+def place_keys(
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    slots: KeySlots,
+    freq: Tensor,
+    scale: Tensor | None,
+    eps: float,
+) -> None:
+    """Normalise and rotate keys; put keys and values where `attend` looks for them.
+
+    Args:
+        k: [M, KV, D], may be strided, as `v`.
+        v: [M, KV, D].
+        rows: int32 [4, M], from `fork_stream.spread`.
+        slots: written.
+        freq: float32 [R], rotary frequencies.
+        scale: float32 [D] of the norm, or None for no norm.
+        eps: of the norm.
+    """
+    if k.is_cuda:
+        from flashrt_policies.kernels import fork_attention_triton
+
+        return fork_attention_triton.place_keys(k, v, rows, slots, freq, scale, eps)
+    turned = _turned(k, rows[ROW_POSITION], freq, scale, eps)
+    slots.fresh[0].copy_(turned.transpose(0, 1))
+    slots.fresh[1].copy_(v.transpose(0, 1))
+    trunk = (rows[ROW_SEGMENT] >= 0) & (rows[ROW_BRANCH] < 0)
+    for index in sorted(set(rows[0][trunk].tolist())):
+        mine = (trunk & (rows[0] == index)).nonzero()[:, 0]
+        at = rows[ROW_POSITION][mine].long()
+        slots.keys[index][:, at] = turned[mine].transpose(0, 1)
+        slots.values[index][:, at] = v[mine].transpose(0, 1)
+    return None
+
+
+def place_queries(
+    q: Tensor, rows: Tensor, freq: Tensor, scale: Tensor | None, eps: float
+) -> Tensor:
+    """Normalise and rotate queries.
+
+    Args:
+        q: [N, H, D], may be strided.
+        rows: int32 [4, N], those of `fork_stream.spread` that the queries stand at.
+        freq: float32 [R].
+        scale: float32 [D], or None.
+        eps: of the norm.
+
+    Returns:
+        [N, H, D], contiguous.
+    """
+    if q.is_cuda:
+        from flashrt_policies.kernels import fork_attention_triton
+
+        return fork_attention_triton.place_queries(q, rows, freq, scale, eps)
+    return _turned(q, rows[ROW_POSITION], freq, scale, eps)
+
+
+def _turned(x: Tensor, position: Tensor, freq: Tensor, scale: Tensor | None, eps: float) -> Tensor:
+    if scale is not None:
+        x = rms_norm(x, scale, eps)
+    return rotate(x.float(), position.float()[:, None] * freq).to(x.dtype)
+
+
+def attend(
+    q: Tensor, tables: Tables, slots: KeySlots, gate: Tensor | None, tiles: Tensor, read: bool
+) -> Tensor:
+    """Attend from every row, or from the rows that are read; apply the output gate.
+
+    Args:
+        q: [M, H, D]; with `read` [B, H, D], one row per branch.
+        tables: the round.
+        slots: keys and values, already placed.
+        gate: like `q`, the output is multiplied by its sigmoid; or None. May be strided.
+        tiles: the work list on the device, from `plan`.
+        read: the queries are those of `tables.reads`.
+
+    Returns:
+        Like `q`; unused rows are meaningless.
+    """
+    if q.is_cuda:
+        from flashrt_policies.kernels import fork_attention_triton
+
+        return fork_attention_triton.attend(q, tables, slots, gate, tiles, read)
+    out = torch.zeros(q.shape)
+    segments = tables.segments.tolist()
+    requests = tables.sizes.requests
+    for index, segment in enumerate(segments):
+        start, count, slot = segment[START], segment[COUNT], segment[SLOT]
+        keys, values = slots.keys[slot], slots.values[slot]
+        if not count:
+            continue
+        if index >= requests:
+            trunk = segment[TRUNK]
+            own = slots.fresh[:, :, start : start + count]
+            keys = torch.cat((keys[:, :trunk], own[0]), 1)
+            values = torch.cat((values[:, :trunk], own[1]), 1)
+            if read:
+                row = index - requests
+                out[row : row + 1] = _attend(q[row : row + 1], keys, values, trunk + count - 1)
+            else:
+                out[start : start + count] = _attend(q[start : start + count], keys, values, trunk)
+        elif not read:
+            at = segment[POSITION]
+            for first in range(at - at % BLOCK, at + count, BLOCK):
+                low, high = max(first, at), min(first + BLOCK, at + count)
+                mine = slice(start + low - at, start + high - at)
+                out[mine] = _attend(q[mine], keys[:, :high], values[:, :high], low)
+    if gate is not None:
+        out = out * gate.float().sigmoid()
+    return out.to(q.dtype)
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
+    """Attend causally; row i of q [n, H, D] stands at `position` + i of the keys [KV, T, D]."""
+    rows, heads, dim = q.shape
+    kv, end = keys.shape[:2]
+    grouped = q.float().view(rows, kv, heads // kv, dim).permute(1, 2, 0, 3)  # [KV, G, n, D]
+    scores = grouped @ keys[:, None].float().mT * dim**-0.5  # [KV, G, n, T]
+    later = torch.arange(end) > torch.arange(position, position + rows)[:, None]
+    weights = scores.masked_fill_(later, float('-inf')).softmax(-1)
+    mixed = weights @ values[:, None].float()
+    return mixed.permute(2, 0, 1, 3).reshape(rows, heads, dim)

@@ -1,0 +1,192 @@
+"""Gated DeltaNet over the segments of a round: trunks first, then branches that start from them.
+
+The chunked rule of `gated_delta` (arXiv 2412.06464, section 3.3), for many segments at once. What
+needs no state is done for every chunk together. A first scan carries the state of each trunk,
+leaving a checkpoint on the way; a second one starts each branch from the state that its trunk
+ended in, which it reads through an index: no state is copied. A branch's convolution looks back
+into its trunk's rows in the same manner. The torch body is the CPU path and the reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flashrt_policies.kernels.fork_stream import (
+    CHUNKS,
+    COUNT,
+    FIRST,
+    MARK,
+    PARENT,
+    POSITION,
+    SLOT,
+    START,
+    Tables,
+)
+from flashrt_policies.kernels.gated_delta import CHUNK, gates, l2_norm
+
+
+@dataclass(frozen=True)
+class DeltaSlots:
+    """The states that trunks start from and leave checkpoints in, one linear layer's.
+
+    Attributes:
+        window: per slot [W - 1, C], last inputs of the convolution.
+        recurrent: per slot float32 [HV, K, V].
+        window_apart: int64 [slots], elements from the first slot's window to each.
+        recurrent_apart: int64 [slots], likewise.
+    """
+
+    window: list[Tensor]
+    recurrent: list[Tensor]
+    window_apart: Tensor
+    recurrent_apart: Tensor
+
+
+def mix(
+    proj: Tensor,
+    tables: Tables,
+    rows: Tensor,
+    slots: DeltaSlots,
+    conv: Tensor,
+    decay: Tensor,
+    bias: Tensor,
+    dims: tuple[int, int, int, int],
+) -> Tensor:
+    """Convolve, gate and apply the delta rule to the projections of a linear layer.
+
+    Args:
+        proj: [M, C + HV * V + 2 HV]: q, k, v, z, b, a; z is not read here.
+        tables: the round.
+        rows: int32 [4, M], from `fork_stream.spread`.
+        slots: trunks at position 0 start from nothing, others from here; a trunk with a mark
+            leaves its state at the mark here.
+        conv: [W, C].
+        decay: float32 [HV], ``-exp(A_log)``.
+        bias: float32 [HV].
+        dims: (H, HV, K, V).
+
+    Returns:
+        [M, HV, V], type of `proj`; unused rows are meaningless.
+    """
+    if proj.is_cuda:
+        from flashrt_policies.kernels import fork_delta_triton
+
+        return fork_delta_triton.mix(proj, tables, slots, conv, decay, bias, dims)
+    key_heads, heads, key_dim, dim = dims
+    segments = tables.segments.tolist()
+    trunks = segments[: tables.sizes.requests]
+    before = _windows(trunks, slots, conv.shape[0] - 1)  # [R, W - 1, C]
+    series = torch.cat((before.flatten(0, 1), proj[:, : conv.shape[1]]))
+    back = _taps(segments, tables, conv.shape[0])  # [W, M] rows of `series`
+    mixed = torch.zeros(proj.shape[0], conv.shape[1])
+    for tap in range(conv.shape[0]):
+        mixed += series.index_select(0, back[tap]).float() * conv[tap].float()
+    mixed = F.silu(mixed)
+    q, k, v = mixed.split((key_heads * key_dim, key_heads * key_dim, heads * dim), dim=1)
+    b, a = proj[:, conv.shape[1] + heads * dim :].split((heads, heads), dim=1)
+    g, beta = gates(b, a, decay, bias)
+    parts = _Parts(
+        tables, q.unflatten(1, (key_heads, key_dim)), k.unflatten(1, (key_heads, key_dim)),
+        v.unflatten(1, (heads, dim)), g, beta,
+    )  # fmt: skip
+    out = torch.zeros(parts.u.shape)  # [N, HV, C, V]
+    ends = torch.zeros(len(trunks), heads, key_dim, dim)
+    for index, trunk in enumerate(trunks):
+        state = slots.recurrent[trunk[SLOT]].clone()
+        if trunk[POSITION] == 0:
+            state.zero_()
+        for turn in range(-(-trunk[COUNT] // CHUNK)):
+            parts.step(trunk[FIRST] + torch.tensor([turn]), state[None], out)
+            if (turn + 1) * CHUNK == trunk[MARK]:
+                slots.recurrent[trunk[SLOT]].copy_(state)
+        if trunk[MARK]:
+            last = trunk[START] + trunk[MARK]
+            window = proj[last - conv.shape[0] + 1 : last, : conv.shape[1]]
+            slots.window[trunk[SLOT]].copy_(window)
+        ends[index] = state
+    branches = [x for x in segments[tables.sizes.requests :] if x[COUNT]]
+    state = ends[[x[PARENT] for x in branches]]
+    counts = torch.tensor([-(-x[COUNT] // CHUNK) for x in branches])
+    first = torch.tensor([x[FIRST] for x in branches])
+    for turn in range(int(counts.max())):
+        going = (counts > turn).nonzero()[:, 0]
+        mine = state[going]
+        parts.step(first[going] + turn, mine, out)
+        state[going] = mine
+    o = torch.zeros(proj.shape[0], heads, dim)
+    o[parts.source[parts.real]] = out.transpose(1, 2)[parts.real]
+    return o.to(proj.dtype)
+
+
+def _windows(trunks: list[list[int]], slots: DeltaSlots, taps: int) -> Tensor:
+    """Return the inputs before each trunk's first row, [R, W - 1, C]; zero at a text's start."""
+    found = [slots.window[x[SLOT]] * (1 if x[POSITION] else 0) for x in trunks]
+    return torch.stack(found)
+
+
+def _taps(segments: list[list[int]], tables: Tables, taps: int) -> Tensor:
+    """Return which rows of (windows, stream) each row's convolution reads, int64 [W, M].
+
+    Row r of trunk i follows its window, rows i * (W - 1) on; a branch follows its trunk.
+    """
+    requests, past = tables.sizes.requests, taps - 1
+    found = torch.zeros(taps, tables.sizes.rows, dtype=torch.int64)
+    for index, segment in enumerate(segments):
+        start, count = segment[START], segment[COUNT]
+        if not count:
+            continue
+        trunk = segments[segment[PARENT]]
+        own = requests * past + torch.arange(start, start + count)
+        lead = segment[PARENT] * past + torch.arange(past)
+        line = torch.cat((lead, own))
+        if index >= requests:
+            body = requests * past + torch.arange(trunk[START], trunk[START] + trunk[COUNT])
+            line = torch.cat((torch.cat((lead, body))[-past:] if past else body[:0], own))
+        for tap in range(taps):
+            found[tap, start : start + count] = line[tap : tap + count]
+    return found
+
+
+class _Parts:
+    """What every chunk contributes before its state is known; one row per chunk."""
+
+    def __init__(
+        self, tables: Tables, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
+    ) -> None:
+        used = int(tables.counts[CHUNKS])
+        segment, turn = tables.chunks[:used].long().unbind(1)
+        table = tables.segments.long()
+        place = turn[:, None] * CHUNK + torch.arange(CHUNK)  # [N, C], row within the segment
+        self.real = place < table[segment, COUNT][:, None]
+        self.source = (table[segment, START][:, None] + place) * self.real
+        heads, rep = v.shape[1], v.shape[1] // q.shape[1]
+
+        def split(x: Tensor) -> Tensor:  # [M, HV, ...] -> [N, HV, C, ...], zero where no row is
+            return (x[self.source] * self.real.view(*self.real.shape, *[1] * (x.dim() - 1))
+                    ).transpose(1, 2)  # fmt: skip
+
+        q = split(l2_norm(q).repeat_interleave(rep, 1) * q.shape[-1] ** -0.5)
+        k = split(l2_norm(k).repeat_interleave(rep, 1))
+        v, beta = split(v.float()), split(beta.float()).unsqueeze(-1)
+        g = split(g.float()).cumsum(-1)  # [N, HV, C]
+        lower = torch.ones(CHUNK, CHUNK, dtype=torch.bool).tril()
+        fade = (g[..., :, None] - g[..., None, :]).masked_fill(~lower, float('-inf')).exp()
+        system = (beta * k) @ k.mT * fade
+        right = torch.cat((beta * v, beta * k * g.exp().unsqueeze(-1)), -1)
+        solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+        self.u, self.w = solved.split((v.shape[-1], k.shape[-1]), -1)
+        self.inner = q @ k.mT * fade
+        self.q = q * g.exp().unsqueeze(-1)
+        self.k = k * (g[..., -1:] - g).exp().unsqueeze(-1)
+        self.last = g[..., -1].exp()[..., None, None]
+        assert self.u.shape[1] == heads
+
+    def step(self, chunks: Tensor, state: Tensor, out: Tensor) -> None:
+        """Take one chunk each into several states [n, HV, K, V], in place, and read it out."""
+        fresh = self.u[chunks] - self.w[chunks] @ state
+        out[chunks] = self.q[chunks] @ state + self.inner[chunks] @ fresh
+        state.mul_(self.last[chunks]).add_(self.k[chunks].mT @ fresh)
