@@ -42,7 +42,7 @@ setup(
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         (f'share/{NAME}', ['package.xml', 'LICENSE']),
-        (f'share/{NAME}/config', below('config', '*.yaml')),
+        (f'share/{NAME}/config', below('config', '*.yaml', '*.xml', '*.json')),
         (f'share/{NAME}/launch', below('launch', '*.py', '*.yaml', '*.xml')),
     ],
     python_requires='>=3.10',
@@ -52,6 +52,8 @@ setup(
         'imageio>=2.30',
         'imageio-ffmpeg>=0.5',
         'matplotlib>=3.8',
+        'mcap>=1.2',
+        'mcap-ros2-support>=0.5',
         'metaworld>=3.0',
         'mujoco>=3.0',
         'numpy>=1.26',
