@@ -17,8 +17,9 @@ from flashrt_policies.checkpoint import (
 from flashrt_policies.hybrid_lm.config import LMConfig, read_config
 from flashrt_policies.hybrid_lm.weights import Slot, Weights, allocate, slots
 
-# Parts of a multimodal checkpoint that the text model does not use.
-OTHER_PARTS = ('model.visual.', 'visual.', 'mtp.')
+# Parts of a checkpoint that the text model does not use; the last one only when it is asked for.
+OTHER_PARTS = ('model.visual.', 'visual.')
+DRAFTS = 'mtp.'
 DTYPES = {
     'float32': torch.float32,
     'bfloat16': torch.bfloat16,
@@ -27,7 +28,10 @@ DTYPES = {
 
 
 def load(
-    folder: Path | str, device: torch.device | str, dtype: torch.dtype | None = None
+    folder: Path | str,
+    device: torch.device | str,
+    dtype: torch.dtype | None = None,
+    drafts: bool = False,
 ) -> tuple[LMConfig, Weights]:
     """Load a folder of ``config.json`` and ``*.safetensors``, sharded or not.
 
@@ -36,6 +40,7 @@ def load(
         device: where the weights go.
         dtype: element type of the matrices (norm scales and decays are always float32);
             None takes the checkpoint's own.
+        drafts: load the multi-token prediction head (``mtp.*``) too, which then must be there.
 
     Raises:
         CheckpointError: a file or tensor is missing, extra, twice there, misshapen, not floating
@@ -44,7 +49,12 @@ def load(
     folder = Path(folder).expanduser()
     config = read_config(folder)
     files = shard_names(folder)
-    weights = allocate(config, torch.device(device), dtype or stored_dtype(folder))
+    if drafts and not config.gated:
+        raise CheckpointError(f'{folder}: {config.model_type} has no mtp.* head; want Qwen3.5')
+    if drafts and config.mtp_layers > 1:
+        raise CheckpointError(f'{folder}: mtp_num_hidden_layers {config.mtp_layers}; want 1')
+    dtype = dtype or stored_dtype(folder)
+    weights = allocate(config, torch.device(device), dtype, drafts)
     weights.digest = fill(folder, files, config, weights)
     return config, weights
 
@@ -100,12 +110,13 @@ def fill(folder: Path, files: list[str], config: LMConfig, weights: Weights) -> 
         CheckpointError: as `load`; the weights may have been written in part.
     """
     want = slots(config, weights)
+    others = OTHER_PARTS if weights.drafts is not None else (*OTHER_PARTS, DRAFTS)
     digests: dict[str, str] = {}
     head: Tensor | None = None
     for file, stored_name, tensor in read_tensors(folder, files):
         name = plain_name(stored_name, config.multimodal)
         where = f'{folder / file}: tensor {stored_name!r}'
-        if name.startswith(OTHER_PARTS) and name not in want:
+        if name.startswith(others):
             continue
         if name == 'lm_head.weight' and config.tied:
             head = tensor

@@ -71,6 +71,25 @@ class FullLayer(Layer):
 
 
 @dataclass
+class DraftHead:
+    """The multi-token prediction head (``mtp.*``): one full layer that drafts a token ahead.
+
+    Attributes:
+        norm_embedding: float32 [hidden], scale of the next token's embedding.
+        norm_hidden: float32 [hidden], scale of the last hidden state.
+        fc: [hidden, 2 hidden], from both, the embedding first.
+        layer: full attention and MLP.
+        norm: float32 [hidden], scale of the last norm; the model's own head reads its result.
+    """
+
+    norm_embedding: Tensor
+    norm_hidden: Tensor
+    fc: Tensor
+    layer: FullLayer
+    norm: Tensor
+
+
+@dataclass
 class Weights:
     """Every parameter of one model, on one device.
 
@@ -80,6 +99,7 @@ class Weights:
         norm: float32 [hidden], scale of the last norm.
         layers: one per layer.
         digest: of the stored tensors, for a capsule's fingerprint.
+        drafts: the multi-token prediction head, or None.
     """
 
     embed: Tensor
@@ -87,6 +107,7 @@ class Weights:
     norm: Tensor
     layers: list[LinearLayer | FullLayer] = field(default_factory=list)
     digest: str = ''
+    drafts: DraftHead | None = None
 
 
 def _same(stored: Tensor) -> Tensor:
@@ -120,8 +141,13 @@ class Slot:
     change: Callable[[Tensor], Tensor] = _same
 
 
-def allocate(config: LMConfig, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Make room for every parameter; contents are undefined."""
+def allocate(
+    config: LMConfig, device: torch.device, dtype: torch.dtype, drafts: bool = False
+) -> Weights:
+    """Make room for every parameter, and with `drafts` for the head that drafts.
+
+    The contents are undefined.
+    """
 
     def new(*shape: int) -> Tensor:
         return torch.empty(shape, device=device, dtype=dtype)
@@ -133,8 +159,8 @@ def allocate(config: LMConfig, device: torch.device, dtype: torch.dtype) -> Weig
     embed = new(c.vocab, hid)
     made = Weights(embed, embed if c.tied else new(c.vocab, hid), wide(hid))
     for kind in c.layers:
-        mlp = (new(2 * c.intermediate, hid), new(hid, c.intermediate))
         if kind == 'linear':
+            mlp = (new(2 * c.intermediate, hid), new(hid, c.intermediate))
             value = c.lin_v_heads * c.lin_v_dim
             rows = c.conv_dim + value + 2 * c.lin_v_heads
             made.layers.append(
@@ -145,18 +171,24 @@ def allocate(config: LMConfig, device: torch.device, dtype: torch.dtype) -> Weig
                 )
             )  # fmt: skip
         else:
-            query = c.heads * c.head_dim * (2 if c.gated else 1)
-            rows = query + 2 * c.kv_heads * c.head_dim
-            made.layers.append(
-                FullLayer(
-                    wide(hid), wide(hid), new(rows, hid), new(hid, c.heads * c.head_dim), *mlp,
-                    wide(c.head_dim) if c.qk_norm else None,
-                    wide(c.head_dim) if c.qk_norm else None,
-                    new(rows) if c.qkv_bias else None,
-                    new(hid) if c.out_bias else None,
-                )
-            )  # fmt: skip
+            made.layers.append(_full_layer(c, new, wide))
+    if drafts:
+        scales = (wide(hid), wide(hid))
+        made.drafts = DraftHead(*scales, new(hid, 2 * hid), _full_layer(c, new, wide), wide(hid))
     return made
+
+
+def _full_layer(c: LMConfig, new: Callable[..., Tensor], wide: Callable[..., Tensor]) -> FullLayer:
+    hid, query = c.hidden, c.heads * c.head_dim * (2 if c.gated else 1)
+    rows = query + 2 * c.kv_heads * c.head_dim
+    return FullLayer(
+        wide(hid), wide(hid), new(rows, hid), new(hid, c.heads * c.head_dim),
+        new(2 * c.intermediate, hid), new(hid, c.intermediate),
+        wide(c.head_dim) if c.qk_norm else None,
+        wide(c.head_dim) if c.qk_norm else None,
+        new(rows) if c.qkv_bias else None,
+        new(hid) if c.out_bias else None,
+    )  # fmt: skip
 
 
 def slots(config: LMConfig, weights: Weights) -> dict[str, Slot]:
@@ -174,6 +206,21 @@ def slots(config: LMConfig, weights: Weights) -> dict[str, Slot]:
     for index, layer in enumerate(weights.layers):
         for name, slot in layer_slots(config, layer):
             named[f'model.layers.{index}.{name}'] = slot
+    if weights.drafts is not None:
+        named.update(draft_slots(config, weights.drafts))
+    return named
+
+
+def draft_slots(config: LMConfig, head: DraftHead) -> dict[str, Slot]:
+    """Return the tensors of the head that drafts, as `slots`."""
+    named = {
+        'mtp.pre_fc_norm_embedding.weight': _norm(config, head.norm_embedding),
+        'mtp.pre_fc_norm_hidden.weight': _norm(config, head.norm_hidden),
+        'mtp.fc.weight': Slot(tuple(head.fc.shape), head.fc),
+        'mtp.norm.weight': _norm(config, head.norm),
+    }
+    for name, slot in layer_slots(config, head.layer):
+        named[f'mtp.layers.0.{name}'] = slot
     return named
 
 
@@ -224,7 +271,7 @@ def randomise(config: LMConfig, weights: Weights, seed: int, std: float = 0.02) 
     device = weights.embed.device
     generator = torch.Generator(device=device).manual_seed(seed)
     for name, slot in slots(config, weights).items():
-        if name.endswith('norm.weight'):
+        if 'norm' in name:
             slot.place.fill_(1.0)
         elif name.endswith('A_log'):
             slot.place.uniform_(0.01, 16, generator=generator).neg_()

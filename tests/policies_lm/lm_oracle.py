@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from flashrt_policies.hybrid_lm.config import parse_config
+from flashrt_policies.hybrid_lm.config import LMConfig, parse_config
 from flashrt_policies.hybrid_lm.loader import load
 from flashrt_policies.hybrid_lm.model import HybridLM
-from flashrt_policies.hybrid_lm.weights import LinearLayer, allocate, randomise
+from flashrt_policies.hybrid_lm.weights import LinearLayer, Weights, allocate, randomise
 from flashrt_ros.contract.context import Context
 
 
@@ -88,8 +88,8 @@ def served(model: Any, folder: Path, capacity: int = 512, **more: Any) -> Hybrid
     return HybridLM(Context('cpu'), config, weights, capacity=capacity)
 
 
-def tiny(seed: int = 0, capacity: int = 400, vocab: int = 61) -> HybridLM:
-    """Return a small hybrid model with random weights, made without transformers."""
+def tiny_weights(seed: int = 0, vocab: int = 61, drafts: bool = False) -> tuple[LMConfig, Weights]:
+    """Return a small hybrid model's dimensions and random weights, made without transformers."""
     raw = {
         'model_type': 'qwen3_5_text', 'vocab_size': vocab, 'hidden_size': 32,
         'intermediate_size': 48, 'num_hidden_layers': 3, 'num_attention_heads': 4,
@@ -98,9 +98,14 @@ def tiny(seed: int = 0, capacity: int = 400, vocab: int = 61) -> HybridLM:
         'layer_types': ['linear_attention', 'full_attention', 'linear_attention'],
     }  # fmt: skip
     config = parse_config(raw)
-    weights = allocate(config, torch.device('cpu'), torch.float32)
+    weights = allocate(config, torch.device('cpu'), torch.float32, drafts)
     randomise(config, weights, seed, std=0.15)
     for layer in weights.layers:
         if isinstance(layer, LinearLayer):
             layer.decay.mul_(0.02)  # states that last, so that losing one shows
-    return HybridLM(Context('cpu'), config, weights, capacity=capacity)
+    return config, weights
+
+
+def tiny(seed: int = 0, capacity: int = 400, vocab: int = 61) -> HybridLM:
+    """Return a small hybrid model with random weights, made without transformers."""
+    return HybridLM(Context('cpu'), *tiny_weights(seed, vocab), capacity=capacity)
