@@ -10,6 +10,7 @@ import torch
 from flashrt_policies.checkpoint import CheckpointError
 from flashrt_policies.hybrid_lm import gguf, loader
 from flashrt_policies.hybrid_lm.model import HybridLM
+from flashrt_policies.hybrid_lm.mtp import DraftingLM
 from flashrt_policies.hybrid_lm.text import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def open_model(
-    path: str | Path, ctx: Context, capacity: int = 4096, dtype: str | None = None
+    path: str | Path,
+    ctx: Context,
+    capacity: int = 4096,
+    dtype: str | None = None,
+    drafts: int = 0,
 ) -> tuple[HybridLM, Tokenizer]:
     """Load a checkpoint, capture its graphs and read its tokenizer.
 
@@ -27,6 +32,8 @@ def open_model(
         capacity: longest text, tokens; cut to what the model was made for.
         dtype: 'float32', 'bfloat16' or 'float16'; None takes the checkpoint's own, and on the
             CPU float32.
+        drafts: tokens that the checkpoint's multi-token prediction head guesses in a round of
+            greedy text; 0 leaves the head out.
 
     Raises:
         CheckpointError: the checkpoint does not fit, or the path is neither.
@@ -38,13 +45,17 @@ def open_model(
         dtype = 'float32'
     kind = None if dtype is None else loader.DTYPES[dtype]
     if path.suffix == '.gguf':
+        if drafts:
+            raise CheckpointError(f'{path} has no mtp.* head; want a Hugging Face folder')
         file = gguf.GgufFile(path)
         config, weights = gguf.load(file, ctx.device, kind or torch.bfloat16)
         tokenizer: Tokenizer = gguf.tokenizer(file)
     elif path.is_dir():
-        config, weights = loader.load(path, ctx.device, kind)
+        config, weights = loader.load(path, ctx.device, kind, drafts > 0)
         tokenizer = load_tokenizer(path, config.vocab)
     else:
         raise CheckpointError(f'{path} is neither a checkpoint folder nor a .gguf file')
     longest = min(capacity, config.max_position)
+    if drafts:
+        return DraftingLM(ctx, config, weights, longest, drafts=drafts), tokenizer
     return HybridLM(ctx, config, weights, capacity=longest), tokenizer
