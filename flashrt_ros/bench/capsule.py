@@ -83,7 +83,7 @@ def robot_rows(device: str, runs: int) -> list[Row]:
             (nothing, plain.load),
             (nothing, one_copy(robot.ctx, capsule.nbytes)),
         ],
-        robot.ctx.synchronize,
+        robot.ctx.current_stream().synchronize,
         runs,
     )
     floor = floor_of(copied, capsule.nbytes)
@@ -108,7 +108,7 @@ def restore_rows(planner: Planner, lengths: Sequence[int], runs: int) -> list[Ro
             (nothing, FullCopy(planner.views(length)).load),
             (nothing, one_copy(planner.ctx, capsule.nbytes)),
         ]
-    times = report.interleaved(cases, planner.ctx.synchronize, runs)
+    times = report.interleaved(cases, planner.wait, runs)
     rows = []
     for index, (capsule, length) in enumerate(zip(capsules, lengths, strict=True)):
         ours, plain, copied = times[3 * index : 3 * index + 3]
@@ -138,20 +138,20 @@ def turn_rows(planner: Planner, lengths: Sequence[int], runs: int) -> list[Row]:
     fixed = starts[0].layout.fixed_bytes
     whole = fixed + TURN * starts[0].layout.ropes[0].stride
     cases: list[tuple[Callable[[], object], Callable[[], object]]] = [
-        (nothing, one_copy(planner.ctx, fixed)),
-        (nothing, one_copy(planner.ctx, whole)),
+        (partial(appended, starts[0]), one_copy(planner.ctx, fixed)),
+        (partial(appended, starts[0]), one_copy(planner.ctx, whole)),
     ]
     for start in starts:
         before = partial(appended, start)
         cases.append((before, partial(session.rollback, start)))
         cases.append((before, lambda: taken.append(session.snapshot('turn'))))
-    times = report.interleaved(cases, planner.ctx.synchronize, runs)
+    times = report.interleaved(cases, planner.wait, runs)
     floors = floor_of(times[0], fixed), floor_of(times[1], whole)
     rolled, snapped = [], []
     for index, length in enumerate(lengths):
         plain = FullCopy(planner.views(length))
         loaded, saved = report.interleaved(
-            [(nothing, plain.load), (nothing, plain.save)], planner.ctx.synchronize, runs, 0.1
+            [(nothing, plain.load), (nothing, plain.save)], planner.wait, runs, 0.1
         )
         back, forth = times[2 + 2 * index : 4 + 2 * index]
         rolled.append(row(f'rollback {label(length)}', back, loaded, floors[0]))

@@ -41,6 +41,7 @@ class Planner:
 
     def __init__(self, device: str, capacity: int, gpu_bytes: int, host_bytes: int = 0) -> None:
         self.ctx = Context(device)
+        self.wait = self.ctx.current_stream().synchronize  # all of a session's work is there
         self.cursor = Cursor('kv')
         self.caches: list[Buffer] = []
         self.states: list[Buffer] = []

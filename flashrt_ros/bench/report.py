@@ -42,9 +42,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Times:
-    """Wall times of one call, in microseconds, the device idle before and after."""
+    """Wall times of one call, in microseconds, the device idle before and after.
+
+    Attributes:
+        samples: from the call until the device has done what it asked for.
+        returned: from the call until it returned; empty where that was not measured.
+    """
 
     samples: tuple[float, ...]
+    returned: tuple[float, ...] = ()
 
     @property
     def p50(self) -> float:
@@ -52,10 +58,13 @@ class Times:
         return statistics.median(self.samples)
 
     def spread(self) -> dict[str, float]:
-        """p50, p99 and runs."""
+        """p50, p99 and runs; and `returned`, the median until the call returned."""
         ordered = sorted(self.samples)
         p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-        return {'p50': round(self.p50, 3), 'p99': round(p99, 3), 'runs': len(ordered)}
+        found = {'p50': round(self.p50, 3), 'p99': round(p99, 3), 'runs': len(ordered)}
+        if self.returned:
+            found['returned'] = round(statistics.median(self.returned), 3)
+        return found
 
 
 def timed(
@@ -96,19 +105,25 @@ def interleaved(
         warm_seconds: rounds go on uncounted for as long, and for three rounds at least.
     """
     samples: list[list[float]] = [[] for _ in cases]
+    returned: list[list[float]] = [[] for _ in cases]
     warm_until, warmed = time.perf_counter() + warm_seconds, 0
     while warmed < 3 or time.perf_counter() < warm_until or len(samples[0]) < rounds:
         counted = warmed >= 3 and time.perf_counter() >= warm_until
-        for (before, call), found in zip(cases, samples, strict=True):
+        for index, (before, call) in enumerate(cases):
             before()
             synchronize()
             start = time.perf_counter_ns()
             call()
+            back = time.perf_counter_ns()
             synchronize()
+            done = time.perf_counter_ns()
             if counted:
-                found.append((time.perf_counter_ns() - start) / 1e3)
+                samples[index].append((done - start) / 1e3)
+                returned[index].append((back - start) / 1e3)
         warmed += 1
-    return [Times(tuple(found)) for found in samples]
+    return [
+        Times(tuple(found), tuple(back)) for found, back in zip(samples, returned, strict=True)
+    ]
 
 
 def build(name: str, device: str, rows: list[Row]) -> dict[str, Any]:

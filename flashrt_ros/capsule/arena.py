@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-_ALIGN = 256  # bytes; wide loads of any width start aligned
+_WIDE = 256  # bytes; large blocks start aligned to whole memory transactions
+_NARROW = 16  # bytes; the widest load of a thread: small blocks stand side by side
+_SMALL = 4096  # bytes; blocks below are small
 
 
 class Block:
@@ -30,13 +32,16 @@ class Block:
 class Arena:
     """First fit over one tensor; freed neighbours join.
 
+    Large blocks are taken from the front, small ones from the back, so that the many small ones
+    of a long history are packed together and do not break up what large ones need.
+
     Args:
         nbytes: the budget, taken from `allocate` at once.
         allocate: returns uint8 [nbytes].
     """
 
     def __init__(self, nbytes: int, allocate: Callable[[int], torch.Tensor]) -> None:
-        self.capacity = nbytes // _ALIGN * _ALIGN
+        self.capacity = nbytes // _NARROW * _NARROW
         self.memory = allocate(self.capacity)
         self.address = self.memory.data_ptr()
         self.used = 0
@@ -44,15 +49,32 @@ class Arena:
 
     def take(self, nbytes: int) -> Block | None:
         """A block of `nbytes`, or None when no free range is that long."""
-        need = max(_ALIGN, -(-nbytes // _ALIGN) * _ALIGN)
+        if nbytes < _SMALL:
+            return self._take_small(nbytes)
+        need = (nbytes + _WIDE - 1) & -_WIDE
         for index, (offset, size) in enumerate(self._free):
+            start = (offset + _WIDE - 1) & -_WIDE
+            left = offset + size - start - need
+            if left >= 0:
+                around = [(offset, start - offset)] if start > offset else []
+                if left:
+                    around.append((start + need, left))
+                self._free[index : index + 1] = around
+                self.used += need
+                return Block(self, start, nbytes, need)
+        return None
+
+    def _take_small(self, nbytes: int) -> Block | None:
+        need = (nbytes + _NARROW - 1) & -_NARROW or _NARROW
+        for index in range(len(self._free) - 1, -1, -1):
+            offset, size = self._free[index]
             if size >= need:
                 if size == need:
                     del self._free[index]
                 else:
-                    self._free[index] = (offset + need, size - need)
+                    self._free[index] = (offset, size - need)
                 self.used += need
-                return Block(self, offset, nbytes, need)
+                return Block(self, offset + size - need, nbytes, need)
         return None
 
     def give(self, block: Block) -> None:

@@ -49,8 +49,13 @@ def _copy(value: Value) -> Value:
         if _PLAIN.issuperset(map(type, value)):
             return value.copy()
         return [_copy(item) for item in value]
-    if kind is dict and _TEXT.issuperset(map(type, value)) and _TAG not in value:
-        return {key: _copy(item) for key, item in value.items()}
+    if kind is dict and _TAG not in value:
+        made = {}
+        for key, item in value.items():
+            if type(key) is not str:
+                raise _Strange
+            made[key] = item if type(item) in _PLAIN else _copy(item)
+        return made
     if isinstance(value, np.ndarray) and value.dtype.kind in 'biuf':
         return value.copy()
     if isinstance(value, np.generic):

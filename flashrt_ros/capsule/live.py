@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,13 +13,14 @@ from flashrt_ros.capsule.closure import Closure
 from flashrt_ros.capsule.errors import ClosureError, HostStateError
 from flashrt_ros.capsule.layout import Layout
 from flashrt_ros.capsule.mover import Piece, choose
-from flashrt_ros.capsule.segment import Node, Text
+from flashrt_ros.capsule.segment import Node, Segment, Text
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Stream
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.registry import Registry
 
+Growth = tuple[int, int, int]  # (rope, begin, end): positions that a snapshot copies
 _data_ptr = torch.Tensor.data_ptr
 
 
@@ -93,10 +95,24 @@ class Live:
             lengths.append(length)
         return lengths
 
-    def known(self, rope: int) -> Text:
-        """What the live buffers certainly hold of the text that was saved or loaded last."""
-        held = self.held[rope]
-        return Text(held.node, min(held.length, self._ropes[rope].length.intact()))
+    def survey(self, lengths: Sequence[int]) -> tuple[list[Text], list[Growth], list[int]]:
+        """What a snapshot of `lengths` positions shares, what it copies, and that in bytes.
+
+        A rope shares what the live buffers certainly still hold of the text that was saved or
+        loaded last, as far as the device's memory has it. The bytes are those of the fixed part,
+        then of every growth.
+        """
+        texts, growths, sizes = list(self.held), [], [self.layout.fixed_bytes]
+        for index, length in enumerate(lengths):
+            held = texts[index]
+            text = held.cut(min(held.length, self._ropes[index].length.intact(), length))
+            while text.node is not None and not text.node.holders['gpu']:
+                text = text.cut(text.node.begin)
+            texts[index] = text
+            if length > text.length:
+                growths.append((index, text.length, length))
+                sizes.append((length - text.length) * self.layout.ropes[index].stride)
+        return texts, growths, sizes
 
     def read_host(self) -> dict[str, Any]:
         """Deep copies of all host entries."""
@@ -122,31 +138,43 @@ class Live:
                 ) from error
             done.append(name)
 
-    def load(self, fixed_block: Block, texts: tuple[Text, ...]) -> None:
+    def load(self, fixed: Block, texts: tuple[Text, ...]) -> None:
         """Put a fixed part and texts into the live buffers; copies only what differs."""
         pieces: list[Piece] = []
         for index, text in enumerate(texts):
-            same = self.known(index).common(text)
+            same = min(self.held[index].common(text), self._ropes[index].length.intact())
             if same < text.length:
                 pieces += [
                     (index, node.blocks['gpu'], node.begin, node.end, first, last)
                     for node, first, last in text.pieces(same)
                 ]
-        self.mover.load(fixed_block, pieces)
+        self.mover.load(fixed, pieces)
         # The device is at work from here on; the books are kept meanwhile.
         for buffer in self._buffers:
             buffer._touches += 1
         self.settle(texts)
 
-    def save(self, fixed_block: Block, new: list[Node]) -> None:
-        """Copy the fixed part and the new nodes' positions out of the live buffers."""
+    def save(self, blocks: Sequence[Block], growths: Sequence[Growth]) -> None:
+        """Copy the fixed part and the growths into blocks of the sizes that `survey` named."""
         self.mover.save(
-            fixed_block,
+            blocks[0],
             [
-                (node.rope, node.blocks['gpu'], node.begin, node.end, node.begin, node.end)
-                for node in new
+                (index, block, begin, end, begin, end)
+                for (index, begin, end), block in zip(growths, blocks[1:], strict=True)
             ],
         )
+
+    def segments(
+        self, blocks: Sequence[Block], texts: list[Text], growths: Sequence[Growth]
+    ) -> tuple[Segment, tuple[Text, ...]]:
+        """The fixed part, and `texts` with their growths: of blocks that `save` filled."""
+        fixed = Segment(blocks[0].nbytes)
+        fixed.blocks['gpu'] = blocks[0]
+        for (index, begin, end), block in zip(growths, blocks[1:], strict=True):
+            node = Node(texts[index].node, begin, end, self.layout.ropes[index].stride, index)
+            node.blocks['gpu'] = block
+            texts[index] = Text(node, end)
+        return fixed, tuple(texts)
 
     def settle(self, texts: tuple[Text, ...]) -> None:
         """The live buffers now hold `texts`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -75,9 +75,9 @@ class Memory:
 
     def bring(
         self,
-        tips: Iterable[Segment],
+        tips: Sequence[Segment],
         tier: str,
-        fill: Callable[[list[Segment]], None] | None = None,
+        fill: Callable[[list[Segment]], None],
     ) -> None:
         """Give every segment back from `tips` a block in `tier` and count them; all or nothing.
 
@@ -89,12 +89,7 @@ class Memory:
         Raises:
             BudgetError: no room can be made; nothing changed.
         """
-        tips = tuple(tips)
         missing = [segment for tip in tips for segment in tip.missing(tier)]
-        if fill is None and self._take_at_once(missing, tier):
-            for tip in tips:
-                tip.hold(tier)
-            return
         # Making room must not take away what the new segments build on.
         anchors = [anchor for tip in tips if (anchor := tip.anchor(tier)) is not None]
         for anchor in anchors:
@@ -105,13 +100,12 @@ class Memory:
                 blocks.append(self._take(tier, segment.nbytes))
             for segment, block in zip(missing, blocks, strict=True):
                 segment.blocks[tier] = block
-            if fill is not None and missing:
+            if missing:
                 fill(missing)
         except BaseException:
             for segment in missing:
                 segment.blocks.pop(tier, None)
-            for block in blocks:
-                block.arena.give(block)
+            self.give(blocks)
             raise
         else:
             for tip in tips:
@@ -120,29 +114,40 @@ class Memory:
             for anchor in anchors:
                 anchor.release(tier)
 
-    def _take_at_once(self, segments: list[Segment], tier: str) -> bool:
-        """Blocks for all segments if there is room as it is: nobody has to leave."""
+    def take(self, tier: str, sizes: Sequence[int]) -> list[Block] | None:
+        """Blocks of these sizes in bytes, or None when there is not room for all as it is."""
         arena = self.arenas[tier]
-        for index, segment in enumerate(segments):
-            block = arena.take(segment.nbytes)
+        blocks: list[Block] = []
+        for size in sizes:
+            block = arena.take(size)
             if block is None:
-                for earlier in segments[:index]:
-                    arena.give(earlier.blocks.pop(tier))
-                return False
-            segment.blocks[tier] = block
-        return True
+                self.give(blocks)
+                return None
+            blocks.append(block)
+        return blocks
+
+    def give(self, blocks: Iterable[Block]) -> None:
+        """Take blocks back."""
+        for block in blocks:
+            block.arena.give(block)
+
+    def make_room(self, tier: str, nbytes: int) -> None:
+        """Let something leave `tier`.
+
+        Raises:
+            BudgetError: nothing may leave it; the message asks for `nbytes`.
+        """
+        if not self._make_room(tier):
+            capacity = self.arenas[tier].capacity
+            raise BudgetError(
+                f'the {tier} tier has no {nbytes} bytes left of {capacity} and nothing in it '
+                'may be demoted: evict or unpin capsules, or give it a larger budget'
+            )
 
     def _take(self, tier: str, nbytes: int) -> Block:
-        arena = self.arenas[tier]
-        while True:
-            block = arena.take(nbytes)
-            if block is not None:
-                return block
-            if not self._make_room(tier):
-                raise BudgetError(
-                    f'the {tier} tier has no {nbytes} bytes left of {arena.capacity} and nothing '
-                    'in it may be demoted: evict or unpin capsules, or give it a larger budget'
-                )
+        while (block := self.arenas[tier].take(nbytes)) is None:
+            self.make_room(tier, nbytes)
+        return block
 
     def copy(self, segments: Iterable[Segment], source: str, target: str) -> None:
         """Copy blocks between tiers; neighbours in both go in one copy."""

@@ -2,14 +2,12 @@
 
 The kernels work from tables of addresses that are written once, when the session is made: a
 snapshot or restore passes the segments' addresses and a few numbers, and allocates nothing. A
-restore of many segments (a long history of short turns) writes their numbers into a table and
-takes one more launch for all of them.
+restore of many segments (a history of several turns) first writes their numbers into a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +15,13 @@ import triton
 import triton.language as tl
 
 from flashrt_ros.capsule.arena import Block
+from flashrt_ros.capsule.launcher import Launcher
 from flashrt_ros.capsule.layout import Layout, RopeLayout
 from flashrt_ros.capsule.mover import Piece
 from flashrt_ros.contract.stream import Stream
 
 FIXED_CHUNK = 16384  # bytes per program of the fixed part
 ROPE_CHUNK = 32768  # bytes per program of a rope
-_WARPS = 8
 _UNITS = 8192  # programs' descriptors per launch of many pieces
 _COLUMNS = 6
 
@@ -115,69 +113,37 @@ def copy_both(  # type: ignore[no-untyped-def]
         _rope_part(rope_table, rope_block, begin, count, first, many, row, chunk, SAVE, WIDE, ROPE)
 
 
-@triton.jit(do_not_specialize=['rows'])
-def copy_many(units, table, rows, SAVE: tl.constexpr, WIDE: tl.constexpr, ROPE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Program u * rows + r copies row r of units[u].
+@triton.jit(do_not_specialize=['fixed_rows', 'rows'])
+def copy_many(  # type: ignore[no-untyped-def]
+    fixed_table,
+    fixed_block,
+    fixed_rows,
+    units,
+    rope_table,
+    rows,
+    SAVE: tl.constexpr,
+    WIDE: tl.constexpr,
+    FIXED: tl.constexpr,
+    ROPE: tl.constexpr,
+):
+    """As `copy_both`, but any pieces of a rope: program u * rows + r copies row r of units[u].
 
     A unit is (block, begin, count, first, many, chunk), as in `_rope_part`.
     """
     program = tl.program_id(0)
-    unit = units.to(tl.pointer_type(tl.int64)) + (program // rows) * 6
-    block = tl.load(unit)
-    begin = tl.load(unit + 1)
-    count = tl.load(unit + 2)
-    first = tl.load(unit + 3)
-    many = tl.load(unit + 4)
-    chunk = tl.load(unit + 5)
-    _rope_part(table, block, begin, count, first, many, program % rows, chunk, SAVE, WIDE, ROPE)
-
-
-class _Launch:
-    """A kernel with its constants, compiled once and launched by its handle from then on."""
-
-    def __init__(
-        self, kernel: Any, stream: Stream, device: torch.device, **constants: Any
-    ) -> None:
-        self._kernel = kernel
-        self._stream = stream
-        self._queue = stream.native.cuda_stream
-        self._device = device
-        self._constants = constants
-        self._values = tuple(constants.values())
-        self._compiled: Any = None
-        self._run: Any = None  # the launcher's own entry, past its per-call bookkeeping
-        self._function: Any = None
-        self._packed: Any = None
-
-    def prepare(self, *args: int) -> None:
-        """Compile for arguments like these, which must copy nothing."""
-        with self._stream.use():
-            compiled = self._kernel[(1, 1, 1)](*args, num_warps=_WARPS, **self._constants)
-            self._compiled = compiled
-            try:
-                self._run, self._function = compiled.run, compiled.function
-                self._packed = compiled.packed_metadata
-                self._start(1, args)
-            except (AttributeError, TypeError):  # another Triton: by its documented way
-                self._run = None
-                self._start(1, args)
-
-    def __call__(self, programs: int, *args: int) -> None:
-        if torch.cuda.current_device() == self._device.index:
-            self._start(programs, args)
-        else:
-            with torch.cuda.device(self._device):
-                self._start(programs, args)
-
-    def _start(self, programs: int, args: tuple[int, ...]) -> None:
-        if self._run is None:
-            self._compiled[(programs, 1, 1)](*args, *self._values, stream=self._queue)
-            return
-        # Without a profiler's hooks (three times None): they cost as much as the launch.
-        self._run(
-            programs, 1, 1, self._queue, self._function, self._packed, None, None, None,
-            *args, *self._values,
-        )  # fmt: skip
+    if program < fixed_rows:
+        _fixed_part(fixed_table, fixed_block, program, SAVE, FIXED)
+    else:
+        program -= fixed_rows
+        unit = units.to(tl.pointer_type(tl.int64)) + (program // rows) * 6
+        block = tl.load(unit)
+        begin = tl.load(unit + 1)
+        count = tl.load(unit + 2)
+        first = tl.load(unit + 3)
+        many = tl.load(unit + 4)
+        chunk = tl.load(unit + 5)
+        row = program % rows
+        _rope_part(rope_table, block, begin, count, first, many, row, chunk, SAVE, WIDE, ROPE)
 
 
 class RopeTable:
@@ -252,56 +218,54 @@ class TritonMover:
         self._ropes = [RopeTable(rope, device) for rope in layout.ropes]
         self._units = _Units(stream, device) if self._ropes else None
         scratch = torch.zeros(256, dtype=torch.uint8, device=device)
-        zeros = torch.zeros(3, dtype=torch.int64, device=device)
-        nothing = zeros.data_ptr()
+        zeros = torch.zeros(8, dtype=torch.int64, device=device)
+        block, table = scratch.data_ptr(), zeros.data_ptr()  # a table of rows of no bytes
         torch.cuda.synchronize(device)  # the tables were written on another stream
-        self._save: dict[bool, _Launch] = {}  # by width
-        self._load: dict[bool, _Launch] = {}
-        self._many: dict[bool, _Launch] = {}
+        self._save: dict[bool, Launcher] = {}  # by width
+        self._load: dict[bool, Launcher] = {}
+        self._many: dict[bool, Launcher] = {}
         for wide in {True, *(rope.wide for rope in self._ropes)}:
+            constants = {'WIDE': wide, 'FIXED': FIXED_CHUNK, 'ROPE': ROPE_CHUNK}
             for ways, save in ((self._save, True), (self._load, False)):
-                way = ways[wide] = _Launch(
+                ways[wide] = Launcher(
                     copy_both, stream, device,
-                    SAVE=save, WIDE=wide, FIXED=FIXED_CHUNK, ROPE=ROPE_CHUNK,
+                    (table, block, 1, table, block, 0, 0, 0, 0, 1), SAVE=save, **constants,
                 )  # fmt: skip
-                way.prepare(nothing, scratch.data_ptr(), 1, nothing, scratch.data_ptr(),
-                            0, 0, 0, 0, 1)  # fmt: skip
-            if self._units is not None:
-                way = self._many[wide] = _Launch(
-                    copy_many, stream, device, SAVE=False, WIDE=wide, ROPE=ROPE_CHUNK
-                )
-                way.prepare(self._units.address, nothing, 1)
+            self._many[wide] = Launcher(
+                copy_many, stream, device,
+                (table, block, 1, table, table, 1), SAVE=False, **constants,
+            )  # fmt: skip
         stream.synchronize()
 
     def save(self, fixed: Block, pieces: Sequence[Piece]) -> None:
         """Live buffers into blocks; one launch, and one more per further rope."""
-        if pieces:
-            self._both(self._save, fixed.address, self._rows, pieces[0])
-            for piece in pieces[1:]:
-                self._both(self._save, fixed.address, 0, piece)
-        elif self._rows:
+        if not pieces:
             self._fixed(self._save, fixed.address)
+            return
+        self._both(self._save, fixed.address, self._rows, pieces[0])
+        for piece in pieces[1:]:
+            self._both(self._save, fixed.address, 0, piece)
 
     def load(self, fixed: Block, pieces: Sequence[Piece]) -> None:
-        """Blocks into the live buffers; one launch, and one or two per further rope."""
+        """Blocks into the live buffers; one launch, and one more per further rope."""
         if not pieces:
-            if self._rows:
-                self._fixed(self._load, fixed.address)
+            self._fixed(self._load, fixed.address)
             return
-        self._both(self._load, fixed.address, self._rows, pieces[0])
-        if len(pieces) > 1:
-            for rope in {piece[0]: None for piece in pieces[1:]}:
-                more = [piece for piece in pieces[1:] if piece[0] == rope]
-                if len(more) == 1:
-                    self._both(self._load, fixed.address, 0, more[0])
-                else:
-                    self._all(rope, more)
+        rows = self._rows
+        for rope in dict.fromkeys([piece[0] for piece in pieces]):
+            of_rope = [piece for piece in pieces if piece[0] == rope]
+            if len(of_rope) == 1:
+                self._both(self._load, fixed.address, rows, of_rope[0])
+            else:
+                self._all(fixed.address, rows, rope, of_rope)
+            rows = 0
 
-    def _fixed(self, way: dict[bool, _Launch], block: int) -> None:
+    def _fixed(self, way: dict[bool, Launcher], block: int) -> None:
         table, rows = self._address, self._rows
-        way[True](rows, table, block, rows, table, block, 0, 0, 0, 0, 1)
+        if rows:
+            way[True](rows, table, block, rows, table, block, 0, 0, 0, 0, 1)
 
-    def _both(self, way: dict[bool, _Launch], block: int, rows: int, piece: Piece) -> None:
+    def _both(self, way: dict[bool, Launcher], block: int, rows: int, piece: Piece) -> None:
         index, kept, begin, end, first, last = piece
         rope, many = self._ropes[index], last - first
         chunks = rope.chunks(many)
@@ -310,13 +274,15 @@ class TritonMover:
             rope.address, kept.address, begin, end - begin, first, many, chunks,
         )  # fmt: skip
 
-    def _all(self, index: int, pieces: Sequence[Piece]) -> None:
+    def _all(self, block: int, rows: int, index: int, pieces: Sequence[Piece]) -> None:
         rope = self._ropes[index]
         assert self._units is not None
-        rows = describe(pieces, rope.longest)
-        for start in range(0, len(rows), _UNITS):
-            part = rows[start : start + _UNITS]
+        units = describe(pieces, rope.longest)
+        for start in range(0, len(units), _UNITS):
+            part = units[start : start + _UNITS]
             self._units.fill(part)
             self._many[rope.wide](
-                len(part) * rope.rows, self._units.address, rope.address, rope.rows
-            )
+                rows + len(part) * rope.rows, self._address, block, rows,
+                self._units.address, rope.address, rope.rows,
+            )  # fmt: skip
+            rows = 0

@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flashrt_ros.capsule.arena import Block
 from flashrt_ros.capsule.capsule import Capsule, Lineage
 from flashrt_ros.capsule.digest import Fetch, state_digest
 from flashrt_ros.capsule.disk import Disk
@@ -81,16 +83,26 @@ class Registry:
         """Free what is not needed any more; call it with the lock, while the device works."""
         self._roster.collect()
 
-    def take(self, tips: tuple[Segment, ...]) -> None:
-        """Blocks in the gpu tier, still to be filled, for what a new capsule ends in.
+    def take(self, sizes: Sequence[int]) -> list[Block] | None:
+        """Blocks in the gpu tier for a new capsule; None when there is not room as it is."""
+        return self._memory.take('gpu', sizes)
+
+    def give(self, blocks: Sequence[Block]) -> None:
+        """No capsule came of these blocks."""
+        self._memory.give(blocks)
+
+    def make_room(self, nbytes: int) -> None:
+        """Let something leave the gpu tier, so that `take` may find room.
 
         Raises:
-            BudgetError: no room; nothing changed.
+            BudgetError: nothing may leave it.
         """
-        self._memory.bring(tips, 'gpu')
+        self._memory.make_room('gpu', nbytes)
 
     def admit(self, capsule: Capsule) -> None:
-        """A new capsule, whose blocks were taken."""
+        """A new capsule, whose blocks are in the gpu tier."""
+        for tip in capsule.tips:
+            tip.hold('gpu')
         capsule.tiers.add('gpu')
         self._roster.add(capsule)
 
@@ -98,9 +110,9 @@ class Registry:
         """All bytes of the capsule are in the gpu tier for what `stream` does next."""
         if 'gpu' in capsule.tiers:
             self._roster.stay(capsule, 'gpu')
+            self._roster.touch(capsule)
         else:
             self.promote(capsule, 'gpu')
-        self._roster.touch(capsule)
         self._memory.await_arrivals(stream)
 
     def collect_later(
@@ -284,7 +296,8 @@ class Registry:
 
     def stamp(self) -> float:
         """Seconds since the epoch, later than every stamp before."""
-        self._stamp = max(time.time(), self._stamp + 1e-6)
+        now = time.time()
+        self._stamp = now if now > self._stamp else self._stamp + 1e-6
         return self._stamp
 
     @property

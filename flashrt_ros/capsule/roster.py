@@ -109,9 +109,10 @@ class Roster:
 
     def stay(self, capsule: Capsule, tier: str | None = None) -> None:
         """Forget that the capsule was about to leave `tier` (None: any)."""
-        for leaving in tuple(self._leaving):
-            if leaving.capsule is capsule and tier in (leaving.tier, None):
-                self._leaving.remove(leaving)
+        if self._leaving:
+            for leaving in tuple(self._leaving):
+                if leaving.capsule is capsule and tier in (leaving.tier, None):
+                    self._leaving.remove(leaving)
 
     def collect_later(
         self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None
@@ -130,7 +131,7 @@ class Roster:
             if lineage is not None:
                 self._order.pop(id(lineage), None)
                 lineage.end()
-        for leaving in tuple(self._leaving):
+        for leaving in tuple(self._leaving) if self._leaving else ():
             # One that is being written to disk leaves later.
             if leaving.copied.reached() and not self.busy(leaving.capsule):
                 self._leaving.remove(leaving)

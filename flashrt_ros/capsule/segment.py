@@ -105,6 +105,8 @@ class Text(NamedTuple):
 
     def cut(self, length: int) -> Text:
         """The first `length` positions, ending in the oldest node that has the last of them."""
+        if length == self.length:
+            return self
         node = self.node
         while node is not None and node.begin >= length:
             node = _parent(node)

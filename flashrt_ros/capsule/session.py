@@ -11,7 +11,6 @@ from flashrt_ros.capsule.errors import CapsuleError, FingerprintError, LineageEr
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.live import Live
 from flashrt_ros.capsule.registry import Registry
-from flashrt_ros.capsule.segment import Node, Segment, Text
 from flashrt_ros.capsule.store import Hold
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Stream
@@ -95,31 +94,24 @@ class Session:
         self._ctx.require_thread('snapshot')
         live, registry = self._live, self.registry
         live.check()
-        host = live.read_host()
         lengths = live.lengths()
         with registry.lock:
             registry.work_on(self._stream)
             live.use(registry)
-            fixed = Segment(live.layout.fixed_bytes)
-            texts: list[Text] = []
-            new: list[Node] = []
-            for index, length in enumerate(lengths):
-                text = _shareable(live.known(index), length)
-                if text.length < length:
-                    stride = live.layout.ropes[index].stride
-                    node = Node(text.node, text.length, length, stride, index)
-                    text = Text(node, length)
-                    new.append(node)
-                texts.append(text)
-            tips = (fixed, *[text.node for text in texts if text.node is not None])
-            registry.take(tips)
+            while True:
+                texts, growths, sizes = live.survey(lengths)
+                blocks = registry.take(sizes)
+                if blocks is not None:
+                    break
+                registry.make_room(sum(sizes))
             try:
-                live.save(fixed.blocks['gpu'], new)
+                live.save(blocks, growths)
+                # The device is at work from here on; the books are kept meanwhile.
+                host = live.read_host()
             except BaseException:
-                for tip in tips:
-                    tip.release('gpu')
+                registry.give(blocks)
                 raise
-            # The device is at work from here on; the books are kept meanwhile.
+            fixed, whole = live.segments(blocks, texts, growths)
             capsule = Capsule(
                 registry,
                 live.layout,
@@ -128,12 +120,12 @@ class Session:
                 position,
                 host,
                 fixed,
-                tuple(texts),
+                whole,
                 self._head,
                 registry.stamp(),
             )
             registry.admit(capsule)
-            live.settle(capsule.texts)
+            live.settle(whole)
             registry.collect()
         self._head = capsule.lineage
         if tier != 'gpu':
@@ -210,30 +202,24 @@ class Session:
             capsule.unpin(self)
 
     def _require_fits(self, capsule: Capsule) -> None:
-        if capsule.layout is not self._live.layout or capsule.fingerprint is not self._fingerprint:
+        live = self._live
+        if capsule.layout is not live.layout or capsule.fingerprint is not self._fingerprint:
             capsule.fingerprint.require(self._fingerprint, repr(capsule))
-            if capsule.layout.schema != self._live.layout.schema:
+            if capsule.layout.schema != live.layout.schema:
                 raise FingerprintError(
                     f'{capsule!r} has the entries {sorted(capsule.layout.schema)}, this closure '
-                    f'{sorted(self._live.layout.schema)}: restore it where it was made'
+                    f'{sorted(live.layout.schema)}: restore it where it was made'
                 )
         if capsule._registry is not self.registry:
             raise CapsuleError(f'{capsule!r} is in another registry: give both sessions the same')
-        capsule.require_there()
-        for text, room in zip(capsule.texts, self._live.capacities, strict=True):
-            if text.length > room:
+        if not capsule.tiers:
+            capsule.require_there()
+        for index, text in enumerate(capsule.texts):
+            if text.length > live.capacities[index]:
                 raise CapsuleError(
                     f'{capsule!r} holds {text.length} positions, the buffers have room for '
-                    f'{room}: make them longer'
+                    f'{live.capacities[index]}: make them longer'
                 )
-
-
-def _shareable(known: Text, length: int) -> Text:
-    """The part of the text before `length` that the device's memory still has."""
-    text = known.cut(min(known.length, length))
-    while text.node is not None and not text.node.holders['gpu']:
-        text = text.cut(text.node.begin)
-    return text
 
 
 def _private(ctx: Context, live: Live) -> Registry:

@@ -99,11 +99,13 @@ def check(shape: str) -> None:
             live.fill_(9)
         if ours:
             both(False, blocks[0].address, part)
+            for live in lives[: len(fixed)]:
+                live.fill_(9)  # the next launch loads them as well
             units = kernels.describe(more, table.longest)
             assert units.dtype == np.int64
-            kernels.copy_many[(len(units) * table.rows, 1, 1)](
-                units.ctypes.data, table.address, table.rows,
-                SAVE=False, WIDE=table.wide, ROPE=kernels.ROPE_CHUNK,
+            kernels.copy_many[(len(rows) + len(units) * table.rows, 1, 1)](
+                rows.data_ptr(), blocks[0].address, len(rows),
+                units.ctypes.data, table.address, table.rows, SAVE=False, **constants,
             )  # fmt: skip
         else:
             plain.load(blocks[0], [part, *more])

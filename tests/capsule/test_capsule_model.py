@@ -50,7 +50,7 @@ class History:
         closure.append(self.keys, 1, self.cursor).append(self.bits, 0, self.cursor)
         closure.append(self.other, 0, lambda: self.host['polled'])
         closure.host('host', lambda: dict(self.host), self.host.update)
-        self.registry = Registry(self.ctx, gpu_bytes=4096, host_bytes=2048)
+        self.registry = Registry(self.ctx, gpu_bytes=640, host_bytes=320)
         self.sessions = [Session(self.ctx, closure, FINGERPRINT, registry=self.registry)]
         self.session = self.sessions[0]
         self.model: list[tuple[Any, dict[str, Any]]] = []  # (capsule, everything copied)

@@ -11,7 +11,8 @@ from flashrt_ros.capsule.errors import BudgetError, CapsuleError, PinnedError, S
 from flashrt_ros.capsule.registry import Registry
 from flashrt_ros.contract.context import Context
 
-ONE = 512  # bytes of the toy brain's first capsule: two blocks of the smallest size
+FIXED, STEP = 64, 48  # bytes that the toy brain's fixed part and one position of it take
+ONE = FIXED + STEP  # its first capsule
 
 
 def filled(brain: Any, gpu: int, host: int, count: int) -> tuple[Registry, Any, list[Any]]:
@@ -98,15 +99,15 @@ def test_a_shared_segment_counts_once_in_each_tier(brain: Any) -> None:
     for index in range(5):
         brain.step()
         chain.append(session.snapshot(str(index)))
-    assert registry.usage('gpu').used == whole + 5 * 2 * 256
+    assert registry.usage('gpu').used == whole + 5 * ONE
     for capsule in chain:
         registry.demote(capsule, 'host')
     registry.settle()
-    chain_only = whole - 256 + 5 * 256  # what the live state shares stays while there is room
+    chain_only = whole - FIXED + 5 * STEP  # what the live state shares stays while there is room
     assert registry.usage('gpu').used == chain_only
-    assert registry.usage('host').used == whole + 5 * 2 * 256
+    assert registry.usage('host').used == whole + 5 * ONE
     registry.evict(chain[0])  # its segment lives on in its descendants
-    assert registry.usage('host').used == whole + 5 * 2 * 256 - 256
+    assert registry.usage('host').used == whole + 5 * ONE - FIXED
     session.restore(chain[3])
 
 

@@ -67,7 +67,7 @@ def test_a_lineage_costs_its_segments_once(stored: Any) -> None:
 def test_demoted_capsules_take_no_memory_and_come_back(stored: Any) -> None:
     """On disk only: the gpu tier has what the live state shares; a restore promotes."""
     brain, session, capsules, _ = stored
-    assert session.registry.usage('gpu').used == 3 * 256
+    assert session.registry.usage('gpu').used == 112 + 48 + 48  # three positions, one, one
     assert {c.tier for c, _ in capsules} == {'disk'}
     for capsule, expected in capsules:
         session.restore(capsule)
@@ -161,7 +161,7 @@ def test_the_quota_holds_and_nothing_is_written_beyond_it(brain: Any, tmp_path: 
 
 def test_a_full_memory_goes_on_to_disk(brain: Any, tmp_path: Path) -> None:
     """Without a host tier, the least recently used capsule is demoted to disk."""
-    tiers = Registry(brain.ctx, gpu_bytes=512, store=DiskStore(tmp_path / 's'))
+    tiers = Registry(brain.ctx, gpu_bytes=192, store=DiskStore(tmp_path / 's'))
     session = brain.session(tiers)
     capsules = []
     for index in range(5):
