@@ -46,6 +46,10 @@ class PolicySpec:
     action_high: tuple[float, ...]
     skills: tuple[str, ...] = ()
 
+    def hw(self, camera: str) -> tuple[int, int]:
+        """Return height and width of a camera's image, pixels; all the same unless overridden."""
+        return self.image_hw
+
 
 class SubgoalPort(Protocol):
     """Two buffers through which the planner's subgoal reaches a policy.
@@ -72,6 +76,19 @@ class Policy(Protocol):
 
     spec: PolicySpec
 
+    def preprocess(
+        self, images: Mapping[str, np.ndarray], proprio: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Check one observation and return what `observe` will write; changes nothing.
+
+        Args:
+            images: camera name -> uint8 [H, W, 3].
+            proprio: float32 [P].
+
+        Raises:
+            ObservationError: a camera, shape, type or value is wrong.
+        """
+
     def observe(self, images: Mapping[str, np.ndarray], proprio: np.ndarray) -> None:
         """Copy one observation into the static buffers.
 
@@ -80,7 +97,7 @@ class Policy(Protocol):
             proprio: float32 [P].
 
         Raises:
-            ObservationError: a camera, shape, type or value is wrong; no buffer was written.
+            ObservationError: as `preprocess`; no buffer was written.
         """
 
     def plan(self) -> np.ndarray:
@@ -96,6 +113,20 @@ class Policy(Protocol):
         """Return the digests a capsule must match: weights, architecture, dtype, kernels."""
 
 
+@runtime_checkable
+class RealTimePolicy(Policy, Protocol):
+    """A policy whose next chunk can begin as the previous one goes on (arXiv 2506.07339)."""
+
+    def pace(self, elapsed: int, delay: int) -> None:
+        """Say how the next chunk follows the one before; holds for one `plan`.
+
+        Args:
+            elapsed: control ticks from the previous chunk's observation to this one's; 0 where
+                no previous chunk is being executed.
+            delay: control ticks until the new chunk takes effect: so many actions are settled.
+        """
+
+
 def check_observation(
     spec: PolicySpec, images: Mapping[str, np.ndarray], proprio: np.ndarray
 ) -> None:
@@ -108,8 +139,8 @@ def check_observation(
         raise ObservationError(
             f'cameras are {sorted(images)}; this policy takes {sorted(spec.cameras)}'
         )
-    want = (*spec.image_hw, 3)
     for name, image in images.items():
+        want = (*spec.hw(name), 3)
         if image.shape != want or image.dtype != np.uint8:
             raise ObservationError(
                 f'image {name!r} is {image.dtype} {list(image.shape)}; want uint8 {list(want)}'

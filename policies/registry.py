@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 # Architecture named in config.json -> module with `load(folder, config, spec, ctx, subgoal)`.
 FAMILIES: dict[str, str] = {'flow_vla': 'flashrt_policies.flow_vla.policy'}
+
+# `type` in the config.json of a folder that lerobot saved -> module with `read_spec(folder,
+# config)` and `load(folder, config, ctx, subgoal)`.
+LEROBOT: dict[str, str] = dict.fromkeys(('pi0', 'pi05', 'smolvla'), 'flashrt_policies.vla.load')
 
 # Names of the checkpoints that ship with the package.
 SHIPPED: dict[str, str] = {'drawer': 'weights/drawer'}
@@ -45,6 +50,10 @@ def spec(path_or_name: str | Path) -> PolicySpec:
         CheckpointError: there is no such checkpoint, or its config is wrong.
     """
     folder = resolve(path_or_name)
+    foreign = _lerobot(folder)
+    if foreign is not None:
+        found: PolicySpec = foreign[0].read_spec(folder, foreign[1])
+        return found
     return parse_spec(folder, read_config(folder)['spec'])
 
 
@@ -60,6 +69,10 @@ def load(path_or_name: str | Path, ctx: Context, subgoal: SubgoalPort) -> Policy
         CheckpointError: missing, damaged, or of an architecture that is not here.
     """
     folder = resolve(path_or_name)
+    foreign = _lerobot(folder)
+    if foreign is not None:
+        loaded: Policy = foreign[0].load(folder, foreign[1], ctx, subgoal)
+        return loaded
     config = read_config(folder)
     family = config['architecture']
     if family not in FAMILIES:
@@ -70,6 +83,27 @@ def load(path_or_name: str | Path, ctx: Context, subgoal: SubgoalPort) -> Policy
     module = importlib.import_module(FAMILIES[family])
     policy: Policy = module.load(folder, config, parse_spec(folder, config['spec']), ctx, subgoal)
     return policy
+
+
+def _lerobot(folder: Path) -> tuple[Any, dict[str, Any]] | None:
+    """Return the module and the config of a folder that lerobot saved; None for our own.
+
+    Raises:
+        CheckpointError: it is of a policy that is not here.
+    """
+    path = folder / 'config.json'
+    try:
+        config = json.loads(path.read_text('utf-8'))
+    except (OSError, ValueError):
+        return None  # `read_config` says what is wrong
+    if not isinstance(config, dict) or 'architecture' in config or 'type' not in config:
+        return None
+    kind = config['type']
+    if kind not in LEROBOT:
+        raise CheckpointError(
+            f'{path}: type {kind!r} is not known; want one of {", ".join(sorted(LEROBOT))}'
+        )
+    return importlib.import_module(LEROBOT[kind]), config
 
 
 def parse_spec(folder: Path, raw: Any) -> PolicySpec:

@@ -127,12 +127,20 @@ class FlowPolicy:
         plan.add('denoise', graph, key, after=('prefix',))
         return plan
 
+    def preprocess(
+        self, images: Mapping[str, np.ndarray], proprio: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return what `observe` writes, by buffer name; see `Policy.preprocess`."""
+        check_observation(self.spec, images, proprio)
+        ready = {buffer.name: images[name] for name, buffer in self.images.items()}
+        ready[self.proprio.name] = proprio
+        return {name: np.ascontiguousarray(value) for name, value in ready.items()}
+
     def observe(self, images: Mapping[str, np.ndarray], proprio: np.ndarray) -> None:
         """Copy one observation into the buffers; see `Policy.observe`."""
-        check_observation(self.spec, images, proprio)
-        for name, buffer in self.images.items():
-            buffer.write(np.ascontiguousarray(images[name]))
-        self.proprio.write(np.ascontiguousarray(proprio))
+        ready = self.preprocess(images, proprio)
+        for buffer in (*self.images.values(), self.proprio):
+            buffer.write(ready[buffer.name])
 
     def plan(self) -> np.ndarray:
         """Replay vision, prefix and denoise; return the chunk, float32 [horizon, A]."""

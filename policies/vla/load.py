@@ -1,0 +1,139 @@
+"""From a folder to a policy: what the registry calls for lerobot's checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flashrt_policies.base import PolicySpec, SubgoalPort
+from flashrt_policies.vla.folder import Folder, read_folder
+from flashrt_policies.vla.statistics import Scale, read_statistics
+
+if TYPE_CHECKING:
+    import torch
+
+    from flashrt_policies.vla.network import Network
+    from flashrt_policies.vla.policy import VlaPolicy
+    from flashrt_policies.vla.sizes import Sizes
+    from flashrt_policies.vla.tensors import FileSource, RandomSource
+    from flashrt_ros.contract.context import Context
+
+SUBGOAL_BYTES = 256
+ROOM = 0.1  # of the data's range, added on each side to what an action may be
+
+
+@dataclass(frozen=True)
+class VlaSpec(PolicySpec):
+    """A spec whose cameras may have images of different sizes.
+
+    Attributes:
+        sizes: height and width of each camera's image, in the order of `cameras`.
+    """
+
+    sizes: tuple[tuple[int, int], ...] = ()
+
+    def hw(self, camera: str) -> tuple[int, int]:
+        """Return height and width of a camera's image, pixels."""
+        return self.sizes[self.cameras.index(camera)]
+
+
+def read_spec(path: Path, config: Mapping[str, Any]) -> PolicySpec:
+    """Return what a folder's policy sees and does; loads no torch.
+
+    Raises:
+        CheckpointError: the folder asks for what is not done here, or lacks a statistic.
+    """
+    folder = read_folder(path, config)
+    return spec_of(folder, read_statistics(folder)['ACTION'])
+
+
+def spec_of(folder: Folder, action: Scale) -> PolicySpec:
+    """Return the spec of a folder: actions may leave the data's range by a tenth of it."""
+    room = ROOM * np.maximum(action.high - action.low, 1e-3)
+    sizes = tuple(folder.cameras.values())
+    return VlaSpec(
+        cameras=tuple(folder.cameras),
+        image_hw=sizes[0],
+        proprio_dim=folder.state_dim,
+        action_dim=folder.action_dim,
+        horizon=folder.horizon,
+        subgoal_length=SUBGOAL_BYTES,
+        action_low=tuple(float(x) for x in action.low - room),
+        action_high=tuple(float(x) for x in action.high + room),
+        sizes=sizes,
+    )
+
+
+def build(
+    family: str,
+    source: FileSource | RandomSource,
+    sizes: Sizes,
+    folder: Folder,
+    float8: bool = False,
+) -> tuple[Network, str]:
+    """Return the network of a family and the digest of its tensors."""
+    from flashrt_policies.vla import pi0, pi05, smolvla
+
+    kinds: dict[str, tuple[type[Network], tuple[str, ...]]] = {
+        'pi0': (pi0.Pi0, pi0.IDLE),
+        'pi05': (pi05.Pi05, pi0.IDLE),
+        'smolvla': (smolvla.SmolVla, smolvla.IDLE),
+    }
+    kind, idle = kinds[family]
+    periods = (
+        float(folder.config.get('min_period', 4e-3)), float(folder.config.get('max_period', 4.0)),
+    )  # fmt: skip
+    network = kind(
+        source, sizes, len(folder.cameras), folder.prompt_tokens, folder.horizon, folder.steps,
+        periods, float8,
+    )  # fmt: skip
+    return network, source.finish(idle)
+
+
+def load(
+    path: Path,
+    config: Mapping[str, Any],
+    ctx: Context,
+    subgoal: SubgoalPort,
+    dtype: torch.dtype | None = None,
+    float8: bool = False,
+) -> VlaPolicy:
+    """Load a folder that lerobot saved, allocate its buffers on `ctx` and capture its graphs.
+
+    Args:
+        path: the folder.
+        config: its `config.json`.
+        ctx: the device's context, not frozen yet.
+        subgoal: the buffers the subgoal arrives in.
+        dtype: what it computes in; by default bfloat16 on a GPU, float32 elsewhere.
+        float8: store the expert's products in one byte a number.
+
+    Raises:
+        CheckpointError: something is missing, does not fit, or is not done here.
+    """
+    import torch
+
+    from flashrt_policies.vla import preprocess
+    from flashrt_policies.vla.policy import Parts, VlaPolicy
+    from flashrt_policies.vla.sizes import read_sizes
+    from flashrt_policies.vla.tensors import FileSource
+
+    folder = read_folder(path, config)
+    scales = read_statistics(folder)
+    dtype = dtype or (torch.bfloat16 if ctx.device.type == 'cuda' else torch.float32)
+    source = FileSource(folder.weights, ctx.device, dtype)
+    sizes = read_sizes(folder.family, source)
+    words = preprocess.load_words(path, folder.tokenizer, folder.prompt_tokens, sizes.vocabulary)
+    with torch.no_grad():
+        network, digest = build(folder.family, source, sizes, folder, float8)
+    prompt = preprocess.state_prompt if folder.family == 'pi05' else preprocess.line_prompt
+    name = f'{folder.family} steps={folder.steps} float8={float8}'
+    parts = Parts(
+        spec_of(folder, scales['ACTION']), network, scales['STATE'], scales['ACTION'], words,
+        prompt, digest, name,
+    )  # fmt: skip
+    return VlaPolicy(ctx, parts, subgoal)

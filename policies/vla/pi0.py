@@ -1,0 +1,67 @@
+"""π0 (Black et al., arXiv 2410.24164): the state is a token of the expert, beside the actions."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flashrt_policies.kernels.vla_linear import project
+from flashrt_policies.kernels.vla_matrix import Matrix
+from flashrt_policies.vla import sizes as names
+from flashrt_policies.vla.expert import Expert, take_norm
+from flashrt_policies.vla.network import Network
+from flashrt_policies.vla.tensors import Source
+from flashrt_policies.vla.text import Prefix
+
+# Tensors of a checkpoint that play no part in acting.
+IDLE = (f'{names.PI}paligemma.lm_head.', f'{names.PI}gemma_expert.lm_head.')
+
+
+class PaliGemma(Network):
+    """What π0 and π0.5 share: images and prompt before, a Gemma expert behind."""
+
+    def _take_prefix(self, source: Source) -> None:
+        text = self.sizes.text
+        self.words = source.take(names.embedding(source, False), self.sizes.vocabulary, text.width)
+        # As transformers has it: the root rounded to the type of the embedding.
+        self.root = float(torch.tensor(text.width**0.5, dtype=self.words.dtype))
+        self.prefix = Prefix(source, names.PI_TEXT, text, gemma=True)
+
+    def embed(self, features: Tensor, words: Tensor, state: Tensor) -> Tensor:
+        """Return image tokens and prompt tokens, these times the root of their width."""
+        return torch.cat((features, F.embedding(words, self.words) * self.root))
+
+
+class Pi0(PaliGemma):
+    """π0: plain norms; the time enters with the actions."""
+
+    leading = 1
+
+    def _build(self, source: Source, times: Tensor) -> None:
+        self._take_prefix(source)
+        width, action, wide = self.sizes.expert.width, self.sizes.action, torch.float32
+        self.expert = Expert(source, names.PI_EXPERT, self.sizes.expert, True, float8=self.float8)
+        self.norm = take_norm(source, f'{names.PI_EXPERT}norm', width, None, times, 1.0)
+        self.state = Matrix(source.take('model.state_proj.weight', width, self.sizes.state))
+        self.state_bias = source.take('model.state_proj.bias', width, dtype=wide)
+        first = source.take('model.action_in_proj.weight', width, action, dtype=wide)
+        bias = source.take('model.action_in_proj.bias', width, dtype=wide)
+        mix = source.take('model.action_time_mlp_in.weight', width, 2 * width, dtype=wide)
+        mixed = source.take('model.action_time_mlp_in.bias', width, dtype=wide)
+        # The two maps before the first activation are one, and the time's part is a constant.
+        self.inner = Matrix((mix[:, :width] @ first).to(self.dtype))
+        self.inner_bias = times @ mix[:, width:].mT + mix[:, :width] @ bias + mixed  # [S, W]
+        self.outer = Matrix(source.take('model.action_time_mlp_out.weight', width, width))
+        self.outer_bias = source.take('model.action_time_mlp_out.bias', width, dtype=wide)
+
+    def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
+        """Return the state's token and the actions' with the time mixed in."""
+        first = project(state.to(self.dtype)[None], self.state, self.state_bias)
+        h = project(x.to(self.dtype), self.inner, self.inner_bias[step], kind='silu')
+        return torch.cat((first, project(h, self.outer, self.outer_bias)))
+
+    def suffix_ranks(self, device: torch.device) -> Tensor:
+        """The state does not see the actions; the actions see each other."""
+        index = torch.arange(self.suffix_tokens, device=device)
+        return torch.where(index < 1, 1, 2).int()

@@ -1,0 +1,76 @@
+"""SmolVLA (Shukor et al., arXiv 2506.01844): a small expert, every other layer of it crossing.
+
+Crossing layers attend to the prefix alone, by keys and values that they make of the prefix's: the
+same for every Euler step, so they are made once, at the end of the prefix.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flashrt_policies.kernels.vla_linear import project
+from flashrt_policies.kernels.vla_matrix import Matrix
+from flashrt_policies.vla import sizes as names
+from flashrt_policies.vla.expert import Expert, take_norm
+from flashrt_policies.vla.network import Network
+from flashrt_policies.vla.tensors import Source
+from flashrt_policies.vla.text import Prefix
+
+IDLE = (f'{names.SMOL}vlm.lm_head.',)
+
+
+class SmolVla(Network):
+    """SmolVLA: the state is the prefix's last token; the actions are causal."""
+
+    trailing = 1
+    centred = False
+    smol = True
+    every = 2  # of these layers one attends to the actions as well
+
+    def _build(self, source: Source, times: Tensor) -> None:
+        sizes, wide = self.sizes, torch.float32
+        width, action = sizes.expert.width, sizes.action
+        self.words = source.take(names.embedding(source, True), sizes.vocabulary, sizes.text.width)
+        self.prefix = Prefix(source, names.SMOL_TEXT, sizes.text, gemma=False)
+        crossing = frozenset(i for i in range(sizes.expert.layers) if i % self.every)
+        self.expert = Expert(
+            source,
+            names.SMOL_EXPERT,
+            sizes.expert,
+            False,
+            crossing=crossing,
+            float8=self.float8,
+        )
+        self.norm = take_norm(source, f'{names.SMOL_EXPERT}norm', width, None, times, 0.0)
+        self.state = source.take('model.state_proj.weight', sizes.text.width, sizes.state)
+        self.state_bias = source.take('model.state_proj.bias', sizes.text.width)
+        first = source.take('model.action_in_proj.weight', width, action, dtype=wide)
+        bias = source.take('model.action_in_proj.bias', width, dtype=wide)
+        mix = source.take('model.action_time_mlp_in.weight', width, 2 * width, dtype=wide)
+        mixed = source.take('model.action_time_mlp_in.bias', width, dtype=wide)
+        self.inner = Matrix((mix[:, :width] @ first).to(self.dtype))
+        self.inner_bias = times @ mix[:, width:].mT + mix[:, :width] @ bias + mixed  # [S, W]
+        self.outer = Matrix(source.take('model.action_time_mlp_out.weight', width, width))
+        self.outer_bias = source.take('model.action_time_mlp_out.bias', width, dtype=wide)
+
+    def embed(self, features: Tensor, words: Tensor, state: Tensor) -> Tensor:
+        """Return image and prompt tokens times the root of their width, then the state's."""
+        root = self.words.shape[1] ** 0.5
+        last = F.linear(state.to(self.dtype)[None], self.state, self.state_bias)
+        return torch.cat((features * root, F.embedding(words, self.words) * root, last))
+
+    def _after_prefix(self, keys: list[Tensor], values: list[Tensor], kv: Tensor) -> None:
+        for i, (for_keys, for_values) in self.expert.cross.items():
+            keys[i].copy_(F.linear(keys[i].flatten(1), for_keys).view_as(keys[i]))
+            values[i].copy_(F.linear(values[i].flatten(1), for_values).view_as(values[i]))
+
+    def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
+        """Return the actions' tokens with the time mixed in."""
+        h = project(x.to(self.dtype), self.inner, self.inner_bias[step], kind='silu')
+        return project(h, self.outer, self.outer_bias)
+
+    def suffix_ranks(self, device: torch.device) -> Tensor:
+        """An action sees those before it."""
+        return (torch.arange(self.suffix_tokens, device=device) + 2).int()
