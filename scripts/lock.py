@@ -35,7 +35,7 @@ def main() -> None:
     """Follow what is asked for to all that it brings along, and write down the versions."""
     lines = []
     for path in REQUIREMENTS.glob('*.txt'):
-        if path.name != 'lock.txt':
+        if path.name not in ('lock.txt', 'apart.txt'):
             lines += re.findall(r'^[\w.-]+==\S+', path.read_text(), re.MULTILINE)
     asked = [Requirement(line) for line in lines]
     todo, seen, lock = list(asked), set(), set()
