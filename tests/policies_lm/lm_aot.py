@@ -7,10 +7,16 @@ it is given; each recorded launch is then compiled for a compute capability.
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 
 # Shared memory one program may use, bytes.
@@ -166,3 +172,32 @@ def compile_launch(launch: Launch, capability: int) -> Any:
                 attributes[(index,)] = [['tt.divisibility', 16]]
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
+
+
+def blackwell_ptxas() -> str | None:
+    """Return an assembler of CUDA 13, which alone knows sm_110."""
+    named = os.environ.get('TRITON_PTXAS_BLACKWELL_PATH')
+    places = [Path(named)] if named else []
+    places += [Path(p) / 'nvidia/cu13/bin/ptxas' for p in sys.path if p]
+    found = next((str(p) for p in places if p.is_file()), None) or shutil.which('ptxas')
+    if found is None:
+        return None
+    version = subprocess.run([found, '--version'], capture_output=True, text=True).stdout
+    return found if 'release 13' in version else None
+
+
+def assert_compiles(capability: int) -> None:
+    """Compile every launch for a GPU and hold it to that GPU's shared memory."""
+    with contextlib.ExitStack() as stack:
+        if capability == 110:
+            ptxas = blackwell_ptxas()
+            if ptxas is None:
+                pytest.skip('no ptxas of CUDA 13 (nvidia-cuda-nvcc): sm_110 needs it')
+            stack.enter_context(
+                mock.patch.dict(os.environ, {'TRITON_PTXAS_BLACKWELL_PATH': ptxas})
+            )
+        shared = SHARED[capability]
+        for launch in launches(shared):
+            compiled = compile_launch(launch, capability)
+            name = f'{launch[0].fn.__name__} {launch[2]}'
+            assert compiled.metadata.shared <= shared, f'{name}: {compiled.metadata.shared} bytes'

@@ -1,9 +1,8 @@
-"""The language model's kernels: right in the interpreter, compiled for the GPUs we name."""
+"""The language model's kernels are right, in Triton's interpreter."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,37 +45,3 @@ def test_a_broken_kernel_fails_its_case() -> None:
         [sys.executable, '-c', fault], env=environment, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 1 and 'FAIL' in done.stdout, done.stderr[-2000:]
-
-
-def blackwell_ptxas() -> str | None:
-    """Return an assembler of CUDA 13, which alone knows sm_110."""
-    named = os.environ.get('TRITON_PTXAS_BLACKWELL_PATH')
-    places = [Path(named)] if named else []
-    places += [Path(p) / 'nvidia/cu13/bin/ptxas' for p in sys.path if p]
-    found = next((str(p) for p in places if p.is_file()), None) or shutil.which('ptxas')
-    if found is None:
-        return None
-    version = subprocess.run([found, '--version'], capture_output=True, text=True).stdout
-    return found if 'release 13' in version else None
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize('capability', [87, 90, 110, 121])
-def test_kernels_compile_ahead_of_time(
-    capability: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Every launch at a real model's dimensions compiles and fits the GPU's shared memory."""
-    sys.path.insert(0, str(HERE))
-    import lm_aot
-
-    if capability == 110:
-        ptxas = blackwell_ptxas()
-        if ptxas is None:
-            pytest.skip('no ptxas of CUDA 13 (pip install nvidia-cuda-nvcc): sm_110 needs it')
-        monkeypatch.setenv('TRITON_PTXAS_BLACKWELL_PATH', ptxas)
-    shared = lm_aot.SHARED[capability]
-    for launch in lm_aot.launches(shared):
-        compiled = lm_aot.compile_launch(launch, capability)
-        name = f'{launch[0].fn.__name__} {launch[2]}'
-        assert compiled.metadata.shared <= shared, f'{name}: {compiled.metadata.shared} bytes'
