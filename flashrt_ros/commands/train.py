@@ -1,4 +1,7 @@
-"""`flashrt train policy`: from demonstrations and a recipe to a checkpoint folder."""
+"""`flashrt train policy`: from demonstrations and a recipe to a checkpoint folder.
+
+`flashrt train planner` stands in `train_planner`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flashrt_ros.commands import train_planner
 from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Any) -> None:
     """Declare the arguments."""
-    parser = subparsers.add_parser('train', help='train a policy on demonstrations')
+    parser = subparsers.add_parser('train', help='train a policy or a planner')
     kinds = parser.add_subparsers(dest='kind', metavar='KIND', required=True)
     policy = kinds.add_parser(
         'policy',
@@ -31,10 +35,13 @@ def add_parser(subparsers: Any) -> None:
     policy.add_argument('--device', default='auto', help='cpu, cuda, cuda:N, or auto')
     policy.add_argument('--resume', action='store_true', help='continue the run in --out')
     policy.add_argument('--until', type=int, default=None, help='stop after this step')
+    train_planner.add_parser(kinds)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train; exit code 0."""
+    if args.kind == 'planner':
+        return train_planner.run(args)
     import torch
 
     from flashrt_policies.training import recipe as recipes

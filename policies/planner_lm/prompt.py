@@ -1,0 +1,151 @@
+r"""How a question becomes tokens: what follows the state, and the tokens that may answer it.
+
+Every answer is one token: a letter in front of its option, or yes and no. Three styles:
+
+* ``bytes``, for byte-level models such as the shipped planner::
+
+      STATE \n Is it done? =                      -> y or n
+      STATE \n What comes next? \n A open the drawer \n B finished \n =   -> A or B
+
+* ``plain``, for text models, and ``chat``, the same inside the checkpoint's chat template.
+
+State and question are turned into tokens apart, so a question's prompt is the same whether it is
+asked alone or among others.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flashrt_policies.hybrid_lm.text import ByteTokenizer, Tokenizer, render_chat
+from flashrt_policies.planner_lm.questions import MOST, Question, QuestionError, YesNo, check
+
+STYLES = ('bytes', 'plain', 'chat')
+_SPLIT = '\x00'  # stands for the state while a chat template is rendered
+# Bytes that label options, the readable ones first; a line break ends an option.
+_BYTES = tuple(
+    dict.fromkeys(
+        [*(string.ascii_letters + string.digits + string.punctuation).encode(), *range(256)]
+    )
+)
+BYTE_LABELS = tuple(b for b in (*_BYTES[26:52], *_BYTES[:26], *_BYTES[52:]) if b != ord('\n'))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question as tokens.
+
+    Attributes:
+        tokens: what follows the state's tokens.
+        options: the token of each option.
+    """
+
+    tokens: list[int]
+    options: list[int]
+
+
+class Prompter:
+    """Turns states and questions into tokens for one tokenizer.
+
+    Args:
+        tokenizer: the checkpoint's.
+        style: one of `STYLES`; None chooses by tokenizer: bytes, chat where there is a chat
+            template, else plain.
+
+    Raises:
+        QuestionError: unknown style.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, style: str | None = None) -> None:
+        if style is None:
+            known = 'chat' if tokenizer.template else 'plain'
+            style = 'bytes' if isinstance(tokenizer, ByteTokenizer) else known
+        if style not in STYLES:
+            raise QuestionError(f'style {style!r}; want one of {", ".join(STYLES)}')
+        self.tokenizer, self.style = tokenizer, style
+        self._before, self._after = '', ''
+        if style == 'chat':
+            shown = render_chat(tokenizer, [{'role': 'user', 'content': _SPLIT}])
+            self._before, _, self._after = shown.partition(_SPLIT)
+        self._labels = lru_cache(maxsize=None)(self._find_labels)
+
+    def state(self, text: str) -> list[int]:
+        """Return the tokens of a state.
+
+        Raises:
+            QuestionError: it is empty.
+        """
+        if not text.strip():
+            raise QuestionError('the state is empty; want some text')
+        return self.tokenizer.encode(self._before + text)
+
+    def question(self, question: Question) -> Asked:
+        """Return a question's tokens and those of its options.
+
+        Raises:
+            QuestionError: it cannot be asked, or the tokenizer has too few labels.
+        """
+        check(question)
+        lead, names, tokens = self._labels(isinstance(question, YesNo), len(question.options))
+        if self.style == 'bytes':
+            return Asked(_short(question, tokens), list(tokens))
+        text = f'\n\n{question.text}\n'
+        if isinstance(question, YesNo):
+            text += f'Answer {names[0]} or {names[1]}.'
+        else:
+            text += '\n'.join(_lines(names, question)) + '\nAnswer with one label.'
+        answer = '\nAnswer:' if self.style == 'plain' else self._after
+        text += answer if lead or self.style == 'chat' else answer + ' '
+        return Asked(self.tokenizer.encode(text), list(tokens))
+
+    def _find_labels(
+        self, yes_no: bool, count: int
+    ) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+        """Return what stands before a label, the labels, and the token of each."""
+        if self.style == 'bytes':
+            labels = tuple(b'yn') if yes_no else BYTE_LABELS[:count]
+            return '', (), labels
+        leads = ('',) if self.style == 'chat' else (' ', '')
+        for lead in leads:
+            found: dict[str, int] = {}
+            for name in ('yes', 'no') if yes_no else _names():
+                ids = self.tokenizer.encode(lead + name)
+                if len(ids) == 1 and ids[0] not in found.values():
+                    found[name] = ids[0]
+                if len(found) == count:
+                    return lead, tuple(found), tuple(found.values())
+        raise QuestionError(
+            f'this tokenizer has no {count} labels of one token; want fewer options, or a '
+            'byte-level checkpoint'
+        )
+
+
+def _names() -> Iterator[str]:
+    """Yield label texts, the plainest first."""
+    upper, lower = string.ascii_uppercase, string.ascii_lowercase
+    yield from upper
+    yield from lower
+    yield from (str(number) for number in range(MOST))
+    for letters in (upper, lower):
+        yield from (a + b for a in letters for b in letters)
+
+
+def _lines(names: Sequence[str], question: Question) -> Iterator[str]:
+    notes = question.descriptions or ('',) * len(question.options)
+    for name, option, note in zip(names, question.options, notes, strict=True):
+        yield f'{name}. {option} - {note}' if note else f'{name}. {option}'
+
+
+def _short(question: Question, labels: Sequence[int]) -> list[int]:
+    """Return a question in few bytes; a label may be any byte but the line break."""
+    tokens = list(f'\n{question.text}'.encode())
+    if isinstance(question, YesNo):
+        return [*tokens, *b' =']
+    notes = question.descriptions or ('',) * len(question.options)
+    for label, option, note in zip(labels, question.options, notes, strict=True):
+        line = f' {option}: {note}' if note else f' {option}'
+        tokens += [ord('\n'), label, *line.encode()]
+    return [*tokens, *b'\n=']

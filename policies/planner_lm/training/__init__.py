@@ -1,0 +1,1 @@
+"""Training of the shipped planner: words, instructions, robot states, network, loop, measures."""

@@ -1,0 +1,319 @@
+"""Instructions made up from steps: order words, politeness, pronouns, repeats, what not to do.
+
+Every building block stands in a table whose entries are trained, or, marked with ``!``, held out:
+an instruction for measuring is built from held-out blocks and held-out ways wherever they exist.
+Held-out blocks use words that trained ones use, in an order that was never seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from flashrt_policies.planner_lm.training.words import (
+    Skill,
+    Words,
+    gerund,
+    participle,
+    plain,
+    unseen,
+    with_pronoun,
+)
+
+# {b} base form, {g} gerund, {p} participle of a step; {x} is a step that must not be done.
+OPENERS = (
+    '', '', '', 'first ', 'first, ', 'first of all ', 'first of all, ', 'to begin with, ',
+    'to start, ', 'start by {g}', 'begin by {g}', 'begin with {g}', '!start with {g}',
+    '!at first ',
+
+)  # fmt: skip
+JOINS = (
+    ', then ', ', then ', ' then ', ' and then ', ', and then ', '; ', '; then ', '. then ',
+    '. then, ', ', after that ', '. after that, ', '. after that ', ', next ', '. next, ',
+    '. next ', ', afterwards ', '. afterwards, ', ' and afterwards ', ', and after that ',
+    ' and next ', '. when that is done, ', '. when you are done, ', ', followed by {g}', '. now ',
+    ', second ', '. second, ', ' and ', ', and ', ', ', '. ', '!; after that ', '!. and then ',
+    '!; next, ', '!; afterwards ', '!. when that is done, then ', '!, and next ',
+
+)  # fmt: skip
+LASTS = (
+    ', and finally ', ', finally ', '. finally, ', '. finally ', ' and finally ', ', lastly ',
+    ', and lastly ', '. last of all, ', ', and in the end ', '. in the end, ', ', and at last ',
+    ' and last ', ', and to finish, ', ', finishing by {g}', '!. and finally, ', '!; in the end ',
+    '!, last of all ', '!; finally ',
+
+)  # fmt: skip
+# The first two steps as one clause; "1" comes first.
+PAIRS = (
+    '{b2} after {g1}', 'after {g1}, {b2}', 'after {g1} {b2}', 'before {g2}, {b1}',
+    'before {g2} {b1}', '{b1} before {g2}', 'once you have {p1}, {b2}',
+    'after you have {p1}, {b2}', '{b2} once you have {p1}', '{b1} before you {b2}',
+    'before you {b2}, {b1}', '{b2}, but first {b1}', '{b2}, but before that {b1}',
+    '{b2}, but {b1} first', '{b2}. before that, {b1}', '{b1}, and only then {b2}',
+    '{b2}, but only after {g1}', 'as soon as you have {p1}, {b2}', 'when you have {p1}, {b2}',
+    '{b2} when you have {p1}', '!{b2} after you have {p1}', '!{b2}; before that, {b1}',
+    '!{b2}. but first {b1}', '!once you have {p1} {b2}', '!{b2}, but only once you have {p1}',
+    '!as soon as you are done {g1}, {b2}',
+
+)  # fmt: skip
+NUMBERS = ('{n}. ', '{n}) ', 'step {n}: ', '{n}: ', '!step {n}. ')
+ORDINALS = ('one', 'two', 'three', 'four', 'five', 'six')
+TWICE = ('{b} twice', '{b} two times', '{b} and then do it again', '{b}, then do that again',
+         '!{b}, and then do that again')  # fmt: skip
+# Around a whole request that begins with a verb.
+WRAPS = (
+    '{}', '{}', '{}', 'please {}', 'please, {}', 'could you {}', 'could you please {}',
+    'can you {}', 'can you please {}', 'would you {}', 'would you please {}', 'i want you to {}',
+    'i would like you to {}', 'i need you to {}', 'we need you to {}', 'you should {}',
+    'you must {}', 'you have to {}', 'kindly {}', 'your job is to {}', 'your task is to {}',
+    'go ahead and {}', 'try to {}', 'it would be nice if you could {}', 'now {}', 'let us {}',
+    'be so kind as to {}', 'i ask you to {}', 'the plan is to {}', 'it is time to {}',
+    '!we would like you to {}', '!can you kindly {}', '!you need to {}', '!it is your job to {}',
+    '!i ask you to please {}',
+
+)  # fmt: skip
+FRONTS = (
+    '', '', '', '', '', '', 'robot, ', 'robot: ', 'hey robot, ', 'hey, ', 'ok, ', 'ok robot, ',
+    'task: ', 'listen: ', 'good morning. ', 'hello. ', 'hello robot, ', 'here is what i need: ',
+    'i am in a hurry. ', 'the room is a mess. ', 'it is cold in here. ', 'my hands are full. ',
+    'we are almost done for today. ', 'there is not much time. ', 'here is the plan: ',
+    'this is what you do: ', 'listen, robot: ', '!hello, ', '!ok, here is the plan: ',
+    '!good morning, robot. ', '!hey robot. i am in a hurry. ',
+
+)  # fmt: skip
+BACKS = (
+    '', '', '', '', '', '', '.', '.', '!', ', please', ' please.', ', thank you.', '. thank you.',
+    ' for me', ' for me, please', '. that is all.', '. take your time.', '. be careful.',
+    '. nothing else.', '. i will be back soon.', ', will you?', ' right now', ' now', ', ok?',
+    '. do it slowly.', '. and be careful.', '!. please take your time.', '! thank you.',
+    '!. that is all for now.', '! for me, thank you.',
+
+)  # fmt: skip
+NOTS_BEFORE = (
+    'do not {x}. ', "don't {x}. ", 'do not {x}, just ', "don't {x}, ", 'instead of {gx}, ',
+    'rather than {gx}, ', 'without {gx}, ', 'never {x}. ', 'you must not {x}. ',
+    'there is no need to {x}, just ', '!do not {x}; ', "!don't {x}; just ",
+    '!you must never {x}. ',
+
+)  # fmt: skip
+NOTS_AFTER = (
+    ', but do not {x}', ", but don't {x}", '. do not {x}', ". don't {x}", ', and do not {x}',
+    ' without {gx}', ', but never {x}', '. never {x}', ', but you must not {x}', '; do not {x}',
+    ', and there is no need to {x}', ' instead of {gx}', ' rather than {gx}', "!; don't {x}",
+    '!, and never {x}', '!. you must not {x}',
+
+)  # fmt: skip
+NOTS_ALONE = ('do not {x}', "don't {x}", 'never {x}', 'you must not {x}', '!please do not {x}')
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What somebody asks for.
+
+    Attributes:
+        text: in lower case.
+        steps: the skills asked for, in the order in which they must be done.
+        possible: the scene has all of them, and it is clear what is meant.
+    """
+
+    text: str
+    steps: tuple[str, ...]
+    possible: bool
+
+
+class Composer:
+    """Makes up instructions.
+
+    Args:
+        words: how people ask for skills.
+        held_out: use held-out blocks and ways wherever there are any, for measuring.
+    """
+
+    def __init__(self, words: Words, held_out: bool = False) -> None:
+        self.words, self.held_out = words, held_out
+
+    def pick(self, rng: Random, table: Sequence[str]) -> str:
+        """Return one block of a table: never a held-out one in training."""
+        marked = [entry[1:] for entry in table if _marked(entry)]
+        if self.held_out and marked and rng.random() < 0.6:
+            return rng.choice(marked)
+        return rng.choice([entry for entry in table if not _marked(entry)])
+
+    def way(self, rng: Random, skill: Skill) -> str:
+        """Return one way to ask for a skill, the thing in braces."""
+        if self.held_out and skill.held_out and rng.random() < 0.8:
+            return rng.choice(skill.held_out)
+        return skill.ways[0] if rng.random() < 0.15 else rng.choice(skill.ways)
+
+    def compose(self, rng: Random, scene: Sequence[str], lack: bool) -> Instruction:
+        """Make up an instruction.
+
+        Args:
+            rng: decides everything.
+            scene: the skills that the scene has.
+            lack: ask for something that it has not, among other things.
+        """
+        if not lack and rng.random() < 0.03:
+            return self._only_not(rng, scene)
+        count = rng.choices((1, 2, 3, 4, 5), (32, 32, 20, 11, 5))[0]
+        count = count if len(scene) > 1 else min(count, 2)
+        steps = _draw(rng, scene, count)
+        ways = self._ways(rng, steps, scene)
+        possible = True
+        if lack:
+            at = rng.randrange(count)
+            ways[at], steps[at] = self._elsewhere(rng, scene, ways)
+            possible = False
+        elif count == 1 and rng.random() < 0.03:
+            text = with_pronoun(ways[0])  # nothing before it says what is meant
+            if ' it' in text and 'it' not in plain(ways[0]).split():
+                return Instruction(self._wrap(rng, text, True), tuple(steps), False)
+        text, verb_first, steps = self._arrange(rng, ways, steps)
+        text, verb_first = self._not(rng, text, verb_first, scene, steps)
+        return Instruction(self._wrap(rng, text, verb_first), tuple(steps), possible)
+
+    def _ways(self, rng: Random, steps: Sequence[str], scene: Sequence[str]) -> list[str]:
+        ways, thing = [], ''
+        for text in steps:
+            skill = self.words.skills[text]
+            way = self._loose(rng, text, scene) or self.way(rng, skill)
+            same = thing == skill.thing
+            thing = skill.thing
+            ways.append(with_pronoun(way) if same and rng.random() < 0.5 else way)
+        return ways
+
+    def _loose(self, rng: Random, text: str, scene: Sequence[str]) -> str:
+        """Return fewer words for a skill, where the scene has only one that they can mean."""
+        for ways, skills in self.words.loose:
+            if text in skills and len(set(skills) & set(scene)) == 1 and rng.random() < 0.2:
+                return rng.choice(ways)
+        return ''
+
+    def _elsewhere(
+        self, rng: Random, scene: Sequence[str], ways: Sequence[str]
+    ) -> tuple[str, str]:
+        """Return a way to ask for something that the scene lacks, and its name."""
+        others = [name for name in self.words.skills if not self._offered(name, scene)]
+        if rng.random() < 0.65 and others:
+            near = [n for n in others if self._thing(n) in {self._thing(s) for s in scene}]
+            name = rng.choice(near if near and rng.random() < 0.5 else others)
+            way = self.way(rng, self.words.skills[name])
+            known = (self.words.skills[name] for name in scene)
+            meant = {plain(w) for skill in known for w in (*skill.ways, *skill.held_out)}
+            loose = any(plain(way) in map(plain, w) for w, _ in self.words.loose)
+            if plain(way) not in meant and not loose:
+                return plain(way), name
+        return self._foreign(rng), ''
+
+    def _offered(self, name: str, scene: Sequence[str]) -> bool:
+        """Whether a scene has a skill, or one so near it that asking for it could mean that."""
+        return name in scene or any(
+            name in pair and other in scene for pair in self.words.akin for other in pair
+        )
+
+    def _thing(self, name: str) -> str:
+        return self.words.skills[name].thing
+
+    def _foreign(self, rng: Random) -> str:
+        foreign = self.words.foreign
+        while True:
+            kind = rng.random()
+            if kind < 0.25:
+                text = rng.choice(foreign['whole'])
+            elif kind < 0.5:  # a known way with another thing
+                way = self.way(rng, self.words.skills[rng.choice(list(self.words.skills))])
+                head, _, rest = way.partition('{')
+                tail = rest.partition('}')[2]
+                thing = rng.choice(foreign['things'])
+                text = f'{head}the {thing}{tail}' if rest else f'open the {thing}'
+            else:
+                text = f'{rng.choice(foreign["verbs"])} the {rng.choice(foreign["things"])}'
+            if unseen(text, 8) == self.held_out:
+                return text
+
+    def _only_not(self, rng: Random, scene: Sequence[str]) -> Instruction:
+        way = plain(self.way(rng, self.words.skills[rng.choice(list(scene))]))
+        text = self.pick(rng, NOTS_ALONE).format(x=way, gx=gerund(way))
+        return Instruction(self._wrap(rng, text, False), (), True)
+
+    def _arrange(
+        self, rng: Random, ways: list[str], steps: list[str]
+    ) -> tuple[str, bool, list[str]]:
+        """Return the steps as one text, whether it begins with a verb, and what is to be done."""
+        texts, count = [plain(way) for way in ways], len(ways)
+        kind = rng.random()
+        if count == 1:
+            if kind < 0.06:
+                return self.pick(rng, TWICE).format(b=texts[0]), True, steps * 2
+            return texts[0], True, steps
+        # "It" must stay what was named last, so such steps keep their order in the text.
+        pronoun = any('it' in text.split() for text in texts[1:3])
+        if kind < 0.28 and not pronoun:
+            template = self.pick(rng, PAIRS)
+            text = template.format(
+                b1=texts[0], b2=texts[1], g1=gerund(texts[0]), g2=gerund(texts[1]),
+                p1=participle(texts[0]), p2=participle(texts[1]),
+            )  # fmt: skip
+            return self._join(rng, text, texts[2:]), template.startswith('{b'), steps
+        if kind < 0.36:
+            number = self.pick(rng, NUMBERS)
+            end = rng.choice((' ', '. ', ', ', '; '))
+            names = ORDINALS if 'step' in number and rng.random() < 0.5 else '123456'
+            parts = [number.format(n=names[i]) + text for i, text in enumerate(texts)]
+            return end.join(parts), False, steps
+        if kind < 0.46:
+            return ', '.join(texts[:-1]) + rng.choice((' and ', ', and ')) + texts[-1], True, steps
+        opener = self.pick(rng, OPENERS)
+        head = opener.format(g=gerund(texts[0]))
+        text = head if '{g}' in opener else head + texts[0]
+        verb_first = opener in ('', 'first ', 'first of all ')
+        return self._join(rng, text, texts[1:]), verb_first, steps
+
+    def _join(self, rng: Random, text: str, rest: Sequence[str]) -> str:
+        for index, step in enumerate(rest):
+            last = index == len(rest) - 1 and rng.random() < 0.6
+            join = self.pick(rng, LASTS if last else JOINS)
+            text += join.format(g=gerund(step)) if '{g}' in join else join + step
+        return text
+
+    def _not(
+        self, rng: Random, text: str, verb_first: bool, scene: Sequence[str], steps: Sequence[str]
+    ) -> tuple[str, bool]:
+        """Add, now and then, what must not be done: of this scene or of another."""
+        if rng.random() > 0.2:
+            return text, verb_first
+        here = [name for name in scene if name not in steps]
+        pool = here if here and rng.random() < 0.6 else list(self.words.skills)
+        name = rng.choice(pool)
+        if name in steps:
+            return text, verb_first
+        way = plain(self.way(rng, self.words.skills[name]))
+        filling = {'x': way, 'gx': gerund(way)}
+        if verb_first and rng.random() < 0.45:
+            return self.pick(rng, NOTS_BEFORE).format(**filling) + text, False
+        return text + self.pick(rng, NOTS_AFTER).format(**filling), verb_first
+
+    def _wrap(self, rng: Random, text: str, verb_first: bool) -> str:
+        if verb_first:
+            text = self.pick(rng, WRAPS).format(text)
+        elif rng.random() < 0.1:
+            text = f'please, {text}'
+        text = self.pick(rng, FRONTS) + text + self.pick(rng, BACKS)
+        if rng.random() < 0.06:
+            text = text.replace(' the ', ' ')
+        return ' '.join(text.lower().split())
+
+
+def _marked(entry: str) -> bool:
+    return len(entry) > 1 and entry[0] == '!'
+
+
+def _draw(rng: Random, scene: Sequence[str], count: int) -> list[str]:
+    """Return `count` skills of a scene, no two alike in a row where it has more than one."""
+    steps: list[str] = []
+    while len(steps) < count:
+        pool = [name for name in scene if not steps or name != steps[-1] or len(scene) == 1]
+        fresh = [name for name in pool if name not in steps]
+        steps.append(rng.choice(fresh if fresh and rng.random() < 0.8 else pool))
+    return steps

@@ -1,0 +1,301 @@
+"""The hybrid language model in differentiable torch: batches of states and their questions.
+
+The same architecture that `hybrid_lm` runs, with the parameter names of its checkpoints, so
+`state_dict` is what is exported; a test holds the two to the same logits. A batch is a trunk
+(states) and branches (questions) that each go on from their trunk's end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flashrt_policies.hybrid_lm.config import LMConfig
+from flashrt_policies.kernels.attention import inverse_frequencies
+from flashrt_policies.planner_lm.training.delta import delta_rule
+
+
+@dataclass
+class Memory:
+    """What the branches need of the trunk in one layer.
+
+    Attributes:
+        window: [B, W - 1, C], the last inputs of the convolution (linear layers).
+        state: float32 [B, HV, K, V] (linear layers).
+        keys: [B, KV, T, D] (full layers).
+        values: [B, KV, T, D] (full layers).
+    """
+
+    window: Tensor | None = None
+    state: Tensor | None = None
+    keys: Tensor | None = None
+    values: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a batch of stretches stands.
+
+    Attributes:
+        real: bool [N, S], rows that are tokens; they come first.
+        position: int64 [N, S], of each row in its text.
+        mask: bool [B, 1, Q, K], which keys each query sees.
+        branches: R, stretches per trunk; 0 for the trunks themselves.
+    """
+
+    real: Tensor
+    position: Tensor
+    mask: Tensor
+    branches: int
+
+
+class Norm(nn.Module):
+    """RMSNorm whose weight is stored around zero, or plain with a gate."""
+
+    def __init__(self, size: int, eps: float, centred: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size) if centred else torch.ones(size))
+        self.eps, self.centred = eps, centred
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        """Return ``x / rms(x)`` scaled, times ``silu(gate)``; float32 inside."""
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        wide = wide * (1 + self.weight if self.centred else self.weight)
+        return (wide if gate is None else wide * F.silu(gate.float())).to(x.dtype)
+
+
+class Mlp(nn.Module):
+    """Gated MLP."""
+
+    def __init__(self, c: LMConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(c.hidden, c.intermediate, bias=False)
+        self.up_proj = nn.Linear(c.hidden, c.intermediate, bias=False)
+        self.down_proj = nn.Linear(c.intermediate, c.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> [..., hidden]."""
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class LinearMixer(nn.Module):
+    """Gated DeltaNet (arXiv 2412.06464)."""
+
+    def __init__(self, c: LMConfig) -> None:
+        super().__init__()
+        self.c = c
+        value = c.lin_v_heads * c.lin_v_dim
+        self.in_proj_qkv = nn.Linear(c.hidden, c.conv_dim, bias=False)
+        self.in_proj_z = nn.Linear(c.hidden, value, bias=False)
+        self.in_proj_b = nn.Linear(c.hidden, c.lin_v_heads, bias=False)
+        self.in_proj_a = nn.Linear(c.hidden, c.lin_v_heads, bias=False)
+        self.out_proj = nn.Linear(value, c.hidden, bias=False)
+        self.conv1d = nn.Conv1d(
+            c.conv_dim, c.conv_dim, c.conv_width, groups=c.conv_dim, bias=False
+        )
+        self.norm = Norm(c.lin_v_dim, c.eps, centred=False)
+        # Time constants from one token to a thousand, as the reference implementation starts.
+        step = torch.exp(torch.empty(c.lin_v_heads).uniform_(math.log(1e-3), math.log(0.1)))
+        self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
+        self.A_log = nn.Parameter(torch.empty(c.lin_v_heads).uniform_(1, 16).log())
+
+    def forward(self, x: Tensor, at: Place, memory: Memory) -> Tensor:
+        """[N, S, hidden] -> [N, S, hidden]; a trunk writes `memory`, branches read it."""
+        c, real = self.c, at.real[..., None]
+        mixed = self.in_proj_qkv(x) * real  # [N, S, C]
+        if at.branches:
+            assert memory.window is not None and memory.state is not None
+            window = memory.window.repeat_interleave(at.branches, 0)
+            state = memory.state.repeat_interleave(at.branches, 0)
+        else:
+            window = mixed.new_zeros(mixed.shape[0], c.conv_width - 1, c.conv_dim)
+            shape = (mixed.shape[0], c.lin_v_heads, c.lin_k_dim, c.lin_v_dim)
+            state = torch.zeros(shape, device=x.device)
+        series = torch.cat((window.to(mixed.dtype), mixed), 1)
+        taps = self.conv1d.weight[:, 0].to(series.dtype)  # [C, W]
+        length = mixed.shape[1]
+        conv = sum(series[:, i : i + length] * taps[:, i] for i in range(c.conv_width))
+        assert isinstance(conv, Tensor)
+        size = c.lin_k_heads * c.lin_k_dim
+        q, k, v = F.silu(conv).split((size, size, c.lin_v_heads * c.lin_v_dim), -1)
+        beta = self.in_proj_b(x).float().sigmoid() * real
+        step = F.softplus(self.in_proj_a(x).float() + self.dt_bias)
+        g = -self.A_log.float().exp() * step * real
+        out, state = delta_rule(
+            q.unflatten(-1, (c.lin_k_heads, -1)), k.unflatten(-1, (c.lin_k_heads, -1)),
+            v.unflatten(-1, (c.lin_v_heads, -1)), g, beta, state,
+        )  # fmt: skip
+        if not at.branches:
+            last = at.real.sum(1)[:, None] + torch.arange(c.conv_width - 1, device=x.device)
+            memory.window = series.gather(1, last[..., None].expand(-1, -1, c.conv_dim))
+            memory.state = state
+        z = self.in_proj_z(x).unflatten(-1, (c.lin_v_heads, -1))
+        out = self.norm(out.to(z.dtype), z).flatten(-2)
+        mixed_out: Tensor = self.out_proj(out)
+        return mixed_out
+
+
+class FullMixer(nn.Module):
+    """Full attention with grouped heads, rotary embedding and an output gate."""
+
+    frequencies: Tensor
+
+    def __init__(self, c: LMConfig) -> None:
+        super().__init__()
+        self.c = c
+        self.q_proj = nn.Linear(c.hidden, c.heads * c.head_dim * 2, bias=False)
+        self.k_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
+        self.v_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
+        self.o_proj = nn.Linear(c.heads * c.head_dim, c.hidden, bias=False)
+        self.q_norm, self.k_norm = Norm(c.head_dim, c.eps), Norm(c.head_dim, c.eps)
+        freq = inverse_frequencies(c.rotary_dim, c.rope_theta, c.rope_scaling)
+        self.register_buffer('frequencies', freq, persistent=False)
+
+    def forward(self, x: Tensor, at: Place, memory: Memory) -> Tensor:
+        """[N, S, hidden] -> [N, S, hidden]; a trunk writes `memory`, branches read it."""
+        c = self.c
+        q, gate = self.q_proj(x).unflatten(-1, (c.heads, 2 * c.head_dim)).chunk(2, -1)
+        k = self.k_proj(x).unflatten(-1, (c.kv_heads, c.head_dim))
+        v = self.v_proj(x).unflatten(-1, (c.kv_heads, c.head_dim))
+        angle = at.position[..., None].float() * self.frequencies  # [N, S, rotary / 2]
+        q, k = rotate(self.q_norm(q), angle), rotate(self.k_norm(k), angle)
+        trunks = at.mask.shape[0]
+        # Branches of one trunk stand side by side: [N, S, H, D] -> [B, H, R * S, D].
+        q, k, v = (
+            t.reshape(trunks, -1, *t.shape[2:]).transpose(1, 2).to(v.dtype) for t in (q, k, v)
+        )
+        if at.branches:
+            assert memory.keys is not None and memory.values is not None
+            k, v = torch.cat((memory.keys, k), 2), torch.cat((memory.values, v), 2)
+        else:
+            memory.keys, memory.values = k, v
+        rep = c.heads // c.kv_heads
+        o = F.scaled_dot_product_attention(
+            q, k.repeat_interleave(rep, 1), v.repeat_interleave(rep, 1), attn_mask=at.mask
+        )
+        o = o.transpose(1, 2).reshape(*gate.shape) * gate.sigmoid()
+        out: Tensor = self.o_proj(o.flatten(-2))
+        return out
+
+
+def rotate(x: Tensor, angle: Tensor) -> Tensor:
+    """Rotate the leading part of each head: [N, S, H, D] by [N, S, R / 2]."""
+    half = angle.shape[-1]
+    cos, sin = angle.cos()[:, :, None], angle.sin()[:, :, None]
+    a, b, rest = x.float().split((half, half, x.shape[-1] - 2 * half), -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).to(x.dtype)
+
+
+class Block(nn.Module):
+    """One layer: mixer and MLP, each behind a norm and added to the stream."""
+
+    def __init__(self, c: LMConfig, kind: str) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(c.hidden, c.eps)
+        self.post_attention_layernorm = Norm(c.hidden, c.eps)
+        self.mixer = 'linear_attn' if kind == 'linear' else 'self_attn'
+        self.add_module(self.mixer, LinearMixer(c) if kind == 'linear' else FullMixer(c))
+        self.mlp = Mlp(c)
+
+    def forward(self, x: Tensor, at: Place, memory: Memory) -> Tensor:
+        """[N, S, hidden] -> [N, S, hidden]."""
+        x = x + getattr(self, self.mixer)(self.input_layernorm(x), at, memory)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Stack(nn.Module):
+    """Embedding, layers and the last norm, under the names of a checkpoint."""
+
+    def __init__(self, c: LMConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(c.vocab, c.hidden)
+        self.layers = nn.ModuleList(Block(c, kind) for kind in c.layers)
+        self.norm = Norm(c.hidden, c.eps)
+
+    def forward(self, tokens: Tensor, at: Place, memories: list[Memory]) -> Tensor:
+        """[N, S] -> normed hidden states [N, S, hidden]."""
+        x = self.embed_tokens(tokens)
+        for layer, memory in zip(self.layers, memories, strict=True):
+            x = layer(x, at, memory)
+        hidden: Tensor = self.norm(x)
+        return hidden
+
+
+class Network(nn.Module):
+    """The whole model; the head is the embedding.
+
+    Args:
+        config: its dimensions: of the Qwen3.5 kind, tied.
+    """
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Stack(config)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim >= 2 and 'conv1d' not in name:
+                nn.init.normal_(parameter, std=0.6 / math.sqrt(parameter.shape[-1]))
+            if name.endswith(('o_proj.weight', 'out_proj.weight', 'down_proj.weight')):
+                parameter.data /= math.sqrt(2 * len(config.layers))
+
+    def trunk(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, list[Memory]]:
+        """Read states.
+
+        Args:
+            tokens: int64 [B, T], padded at the end.
+            lengths: int64 [B].
+
+        Returns:
+            The normed hidden states [B, T, hidden], and what branches need of each layer.
+        """
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        real = place < lengths[:, None]
+        mask = (place[:, None] >= place)[None, None].expand(len(tokens), 1, -1, -1)
+        at = Place(real, place.expand_as(tokens), mask, 0)
+        memories = [Memory() for _ in self.config.layers]
+        return self.model(tokens, at, memories), memories
+
+    def branches(
+        self, tokens: Tensor, lengths: Tensor, trunk: Tensor, width: int, memories: list[Memory]
+    ) -> Tensor:
+        """Read questions behind their states.
+
+        Args:
+            tokens: int64 [B, R, S], padded at the end.
+            lengths: int64 [B, R].
+            trunk: int64 [B], lengths of the states.
+            width: T, to which the states were padded.
+            memories: from `trunk`.
+
+        Returns:
+            Logits [B, R, vocab] behind the last token of each question.
+        """
+        trunks, count, size = tokens.shape
+        place = torch.arange(size, device=tokens.device)
+        real = (place < lengths[..., None]).flatten(0, 1)
+        position = (trunk[:, None] + place).repeat_interleave(count, 0)
+        ahead = torch.arange(width, device=tokens.device) < trunk[:, None]  # [B, T]
+        owner = torch.arange(count, device=tokens.device).repeat_interleave(size)
+        order = place.repeat(count)
+        own = (owner[:, None] == owner) & (order[:, None] >= order)  # [R * S, R * S]
+        mask = torch.cat(
+            (
+                ahead[:, None, None].expand(-1, 1, count * size, -1),
+                own[None, None].expand(trunks, 1, -1, -1),
+            ),
+            -1,
+        )
+        x = self.model(tokens.flatten(0, 1), Place(real, position, mask, count), memories)
+        last = (lengths.flatten() - 1).clamp(min=0)[:, None, None].expand(-1, 1, x.shape[-1])
+        return self.head(x.gather(1, last)[:, 0]).unflatten(0, (trunks, count))
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return logits [..., vocab] of normed hidden states."""
+        return F.linear(hidden, self.model.embed_tokens.weight)
