@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +87,9 @@ def understand(instruction: str, policy: str) -> list[str]:
 
 def prepare() -> None:
     """Set what ROS from wheels needs to know, and stay on this machine."""
-    os.environ.setdefault('AMENT_PREFIX_PATH', sysconfig.get_path('data'))
-    os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
-    os.environ.setdefault('MUJOCO_GL', 'egl')
+    from flashrt_ros.nodes.ros_environment import settle
+
+    settle(local=True)
 
 
 def _perform(

@@ -1,23 +1,12 @@
 """The states of an episode, and which way it may go from each.
 
-==============  ====================================================================
-state           what may happen there
-==============  ====================================================================
-``idle``        nothing runs, the robot holds: *start*, *reset*
-``resetting``   brain and robot are put to an episode's start: *ready*
-``running``     the policy moves the robot: *interrupt*, *reset*, *finish*
-``interrupted`` stopped in mid-motion, the state is kept: *resume*, *start*, *reset*
-``recovering``  restored, waits for a fresh observation: *moving*, *interrupt*, *reset*,
-                *finish*
-``fault``       a peer died or refused, the robot holds: *start*, *reset*
-any             *fail* (to ``fault``)
-==============  ====================================================================
-
-Everything that takes up an episode or stops it raises the epoch.
+Everything that takes up an episode or stops it raises the epoch. `docs/nodes/supervisor.md` has
+the table of transitions, written by `table` and compared with it by a test.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from flashrt_ros.errors import FlashrtError
@@ -41,6 +30,26 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     'finish': {RUNNING: IDLE, RECOVERING: IDLE},
     'fail': dict.fromkeys(STATES, FAULT),
 }
+MEANING = {
+    IDLE: 'nothing runs, the robot holds; `outcome` says how the last episode ended',
+    RESETTING: 'brain and robot are being put to the start of an episode',
+    RUNNING: 'the policy moves the robot',
+    INTERRUPTED: 'stopped in mid-motion, the state is kept',
+    RECOVERING: 'restored, waits for the first action from a fresh observation',
+    FAULT: 'a peer died or refused, the robot holds; `reason` says who and why',
+}
+BY = {
+    'start': 'a person: `supervisor/start_episode`, or a goal of `supervisor/rollout`',
+    'reset': 'a person: `supervisor/reset_episode`, `supervisor/reset`',
+    'ready': 'the supervisor: everything stands at the start and the gate is open',
+    'interrupt': 'a person: `supervisor/interrupt_episode`, `supervisor/interrupt`, a cancelled '
+    'goal; the supervisor: before a rollback, a retry or a reset',
+    'resume': 'a person: `supervisor/resume_episode`, `supervisor/rollback`; the supervisor: a '
+    'retry',
+    'moving': 'the supervisor: the gate let the first action through',
+    'finish': 'the supervisor: every subgoal is reached, one has failed for good, or time is up',
+    'fail': 'the supervisor: a peer is silent, refused, or was replaced',
+}
 RAISES_EPOCH = frozenset({'start', 'reset', 'interrupt', 'resume', 'finish', 'fail'})
 NEW_EPISODE = frozenset({'start', 'reset'})
 ADVICE = {
@@ -51,6 +60,9 @@ ADVICE = {
     RECOVERING: 'wait for the first action',
     FAULT: 'reset or start anew',
 }
+
+
+HISTORY = 1000  # transitions that are remembered
 
 
 class TransitionError(FlashrtError, ValueError):
@@ -75,7 +87,7 @@ class EpisodeMachine:
         episode: Counted from 1; 0 before the first.
         epoch: Raised by every event in `RAISES_EPOCH`; it never falls.
         reason: Why the last change happened.
-        history: Every transition, oldest first.
+        history: The newest transitions, oldest first.
     """
 
     def __init__(self) -> None:
@@ -83,7 +95,7 @@ class EpisodeMachine:
         self.episode = 0
         self.epoch = 0
         self.reason = 'nothing has been started'
-        self.history: list[Transition] = []
+        self.history: deque[Transition] = deque(maxlen=HISTORY)
 
     def may(self, event: str) -> bool:
         """Whether ``event`` is allowed now."""
@@ -116,3 +128,18 @@ class EpisodeMachine:
         self.episode += event in NEW_EPISODE
         self.history.append(step)
         return step
+
+
+def table() -> str:
+    """Return the states and every transition as two Markdown tables."""
+    lines = ['| state | what it means | a request that does not fit is told to |', '|---|---|---|']
+    lines += [f'| `{state}` | {MEANING[state]} | {ADVICE[state]} |' for state in STATES]
+    lines += ['', '| event | from | to | epoch | by |', '|---|---|---|---|---|']
+    for event, ways in TRANSITIONS.items():
+        for target in sorted(set(ways.values()), key=STATES.index):
+            every = [state for state in STATES if ways.get(state) == target]
+            sources = 'any' if len(every) == len(STATES) else ', '.join(f'`{s}`' for s in every)
+            epoch = '+1' if event in RAISES_EPOCH else 'same'
+            epoch += ', new episode' if event in NEW_EPISODE else ''
+            lines.append(f'| *{event}* | {sources} | `{target}` | {epoch} | {BY[event]} |')
+    return '\n'.join(lines) + '\n'

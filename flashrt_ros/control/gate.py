@@ -12,9 +12,10 @@ import numpy as np
 from flashrt_ros.control.guards import GuardError, check_finite, check_limits, check_rate
 from flashrt_ros.control.types import Command, HoldRule
 
+ALARMS = ('publishers', 'robot', 'supervisor')  # what is wrong around the gate, while it lasts
 REASONS = (
-    'stopped', 'closed', 'episode', 'epoch', 'paused', 'stale', 'ahead', 'shape', 'finite',
-    'limits', 'rate', 'silence',
+    'stopped', 'closed', *ALARMS, 'episode', 'epoch', 'paused', 'stale', 'ahead', 'shape',
+    'finite', 'limits', 'rate', 'repeat', 'silence',
 )  # fmt: skip
 
 
@@ -50,7 +51,8 @@ class Gate:
     """Forward a command or replace it by a hold, and count why.
 
     A gate starts closed. It is opened and closed by `set_epoch`; an emergency stop latches it
-    until `release` and the next `set_epoch`. It is not thread-safe: one thread calls it.
+    until `release` and the next `set_epoch`; an alarm closes it while it lasts. It is not
+    thread-safe: one thread calls it.
 
     Args:
         limits: What may pass.
@@ -70,10 +72,13 @@ class Gate:
         self.running = False
         self.reason = 'no episode has been started'
         self.stopped = ''  # why the emergency stop latched; empty while it has not
+        self.alarms: dict[str, str] = {}  # one of `ALARMS` -> sentence
         self.robot_tick = -1
+        self.repeats = 0  # commands beyond the first since the robot's last tick
         self.forwarded = 0
         self.rejected = dict.fromkeys(REASONS, 0)
         self.last = hold.neutral()  # the action sent last, [A]
+        self._served = -1  # the newest tick that a command was let through for
         self._low = np.array(limits.low)
         self._high = np.array(limits.high)
         self._step = np.array(limits.step)
@@ -97,6 +102,8 @@ class Gate:
         if episode != self.episode:
             self.last = self.hold.neutral()
             self.robot_tick = -1
+        if (episode, epoch) != (self.episode, self.epoch):
+            self._served = -1
         self.episode, self.epoch = episode, epoch
         self.running, self.reason = running, reason
         return self.holding(reason)
@@ -115,18 +122,42 @@ class Gate:
     def heard(self, episode: int, epoch: int, tick: int) -> None:
         """Take note of the robot's own tick; states of another episode or epoch do not count."""
         if episode == self.episode and epoch == self.epoch:
+            self.repeats = 0 if tick != self.robot_tick else self.repeats
             self.robot_tick = tick
 
-    def check(self, command: Command) -> Command:
-        """Return ``command`` as it came, or the hold that takes its place."""
+    def alarm(self, kind: str, reason: str) -> None:
+        """Hold from now on because something around the gate is wrong; '' = no longer."""
+        if reason:
+            self.alarms[kind] = reason
+        else:
+            self.alarms.pop(kind, None)
+
+    @property
+    def closed_because(self) -> str:
+        """Why nothing passes at present; empty while the gate is open and well."""
+        if self.stopped:
+            return f'emergency stop: {self.stopped}'
+        if not self.running:
+            return self.reason or 'closed'
+        return next(iter(self.alarms.values()), '')
+
+    def check(self, command: Command) -> Command | None:
+        """Return ``command`` as it came, or the hold that takes its place.
+
+        None: a command for its tick went out already, and nothing is to be sent. So a rate limit
+        is one per tick, however many commands come.
+        """
         verdict = self._verdict(command)
         if verdict is None:
             self.forwarded += 1
-            self.last = command.action
+            self.last, self._served = command.action, command.tick
             return command
         kind, text = verdict
         self.rejected[kind] += 1
-        whatever_tick = kind in ('stopped', 'closed', 'episode', 'epoch')
+        if kind == 'repeat':
+            self.repeats += 1
+            return None
+        whatever_tick = kind in ('stopped', 'closed', 'episode', 'epoch', *ALARMS)
         return self.holding(text, -1 if whatever_tick else command.tick)
 
     def _verdict(self, command: Command) -> tuple[str, str] | None:
@@ -135,6 +166,8 @@ class Gate:
             return 'stopped', f'emergency stop: {self.stopped}'
         if not self.running:
             return 'closed', self.reason
+        for kind, text in self.alarms.items():
+            return kind, text
         if command.episode != self.episode:
             return 'episode', f'command of episode {command.episode}; this is {self.episode}'
         if command.epoch != self.epoch:
@@ -161,6 +194,8 @@ class Gate:
             check_rate('action', command.action, self.last, self._step)
         except GuardError as error:
             return error.guard, str(error)
+        if command.tick <= self._served:
+            return 'repeat', f'tick {command.tick} has its command'
         return None
 
     def silence(self, waited: float) -> Command:

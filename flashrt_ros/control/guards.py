@@ -123,11 +123,18 @@ class ObservationGuard:
         for name in self.cameras:
             self.image(name, observation.images[name])
         self.proprio(observation.proprio)
-        if not 0.0 <= observation.age <= self.max_age:
+        if observation.age > self.max_age:
             raise GuardError(
                 'age',
                 f'the observation of tick {observation.tick} is {observation.age * 1e3:.0f} ms '
                 f'old; at most {self.max_age * 1e3:.0f} ms is allowed',
+            )
+        if observation.age < -self.max_age:
+            raise GuardError(
+                'clock',
+                f'the observation of tick {observation.tick} is stamped '
+                f'{-observation.age * 1e3:.0f} ms in the future; the clocks of robot and brain '
+                'must agree (was one of them set?)',
             )
 
     def image(self, camera: str, pixels: np.ndarray) -> None:

@@ -1,4 +1,7 @@
-"""What the lifecycle nodes share: errors become one log line, active or not is one flag."""
+"""What the lifecycle nodes share: errors become one log line, active or not is one flag.
+
+Every line of the log ends with the episode and the epoch it belongs to, as `key=value`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,40 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
+from flashrt_interfaces.msg import LoopStats
 from flashrt_ros.errors import FlashrtError
+from flashrt_ros.nodes.telemetry import Telemetry
 
 OK = TransitionCallbackReturn.SUCCESS
 FAILED = TransitionCallbackReturn.FAILURE
+
+
+class Log:
+    """A node's log, each line with the episode and epoch of its moment.
+
+    Args:
+        node: A `Managed` node.
+    """
+
+    def __init__(self, node: Any) -> None:
+        self._logger = node.get_logger()
+        self._stamp = node.stamp
+
+    def _line(self, text: str) -> str:
+        episode, epoch = self._stamp()
+        return f'{text} | episode={episode} epoch={epoch}'
+
+    def info(self, text: str) -> None:
+        """Say what went as it should."""
+        self._logger.info(self._line(text))
+
+    def warning(self, text: str) -> None:
+        """Say what is odd, and that the loop goes on."""
+        self._logger.warning(self._line(text))
+
+    def error(self, text: str) -> None:
+        """Say what is wrong, and what would be right."""
+        self._logger.error(self._line(text))
 
 
 class Managed(LifecycleNode):
@@ -25,6 +58,18 @@ class Managed(LifecycleNode):
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
         self.active = False
+        self.ready = False  # configured
+        self._made: list[tuple[Any, Any]] = []
+        self.log = Log(self)
+        self.telemetry = Telemetry(self)
+
+    def stamp(self) -> tuple[int, int]:
+        """Return episode and epoch, for the log and the telemetry."""
+        return 0, 0
+
+    def figures(self, msg: LoopStats) -> str:
+        """Fill in what this node measures; return what is wrong with it, '' if nothing."""
+        return ''
 
     def configure(self) -> None:
         """Allocate, load, warm up."""
@@ -38,6 +83,33 @@ class Managed(LifecycleNode):
     def cleanup(self) -> None:
         """Give back what `configure` took."""
 
+    # What `configure` makes with these is unmade when the node is cleaned up.
+
+    def listen(
+        self, kind: Any, topic: str, heard: Any, profile: Any, group: Any = None, **more: Any
+    ) -> Any:
+        """Subscribe to ``topic``."""
+        made = self.create_subscription(kind, topic, heard, profile, callback_group=group, **more)
+        self._made.append((self.destroy_subscription, made))
+        return made
+
+    def offer(self, kind: Any, service: str, answer: Any, group: Any = None) -> Any:
+        """Offer ``service``."""
+        made = self.create_service(kind, service, answer, callback_group=group)
+        self._made.append((self.destroy_service, made))
+        return made
+
+    def every(self, seconds: float, look: Any, group: Any = None) -> Any:
+        """Call ``look`` every so many seconds."""
+        made = self.create_timer(seconds, look, callback_group=group)
+        self._made.append((self.destroy_timer, made))
+        return made
+
+    def _unmake(self) -> None:
+        while self._made:
+            unmake, made = self._made.pop()
+            unmake(made)
+
     def close(self) -> None:
         """Deactivate if need be, then stop the node's own threads; called last."""
         was_active, self.active = self.active, False
@@ -48,17 +120,21 @@ class Managed(LifecycleNode):
         try:
             step()
         except FlashrtError as error:
-            self.get_logger().error(f'{name} failed: {error}')
+            self.log.error(f'{name} failed: {error}')
             return FAILED
         except Exception as error:
             kind = type(error).__name__
-            self.get_logger().error(f'{name} failed: {kind}: {str(error).splitlines()[0:1]}')
+            self.log.error(f'{name} failed: {kind}: {str(error).splitlines()[0:1]}')
             return FAILED
         return OK
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Run `configure`."""
-        return self._step('configure', self.configure)
+        result = self._step('configure', self.configure)
+        self.ready = result == OK
+        if not self.ready:
+            self._unmake()
+        return result
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Run `activate`."""
@@ -74,6 +150,8 @@ class Managed(LifecycleNode):
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Run `cleanup`."""
+        self.ready = False
+        self._unmake()
         return self._step('cleanup', self.cleanup)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -81,7 +159,9 @@ class Managed(LifecycleNode):
         was_active, self.active = self.active, False
         if was_active:
             self._step('deactivate', self.deactivate)
-        return self._step('cleanup', self.cleanup)
+        was_ready, self.ready = self.ready, False
+        self._unmake()
+        return self._step('cleanup', self.cleanup) if was_ready else OK
 
 
 def answers(method: Callable) -> Callable:
@@ -99,11 +179,11 @@ def answers(method: Callable) -> Callable:
             response.success = True
         except (FlashrtError, ValueError) as error:
             response.success, response.message = False, str(error)
-            self.get_logger().error(f'{method.__name__.strip("_")} refused: {error}')
+            self.log.error(f'{method.__name__.strip("_")} refused: {error}')
         except Exception as error:
             kind = type(error).__name__
             response.success, response.message = False, f'{kind}: {error}'
-            self.get_logger().error(f'{method.__name__.strip("_")} failed: {kind}: {error}')
+            self.log.error(f'{method.__name__.strip("_")} failed: {kind}: {error}')
         return response
 
     return answer

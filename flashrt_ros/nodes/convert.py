@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import array
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import Image, JointState
 
 from flashrt_interfaces.msg import ActionChunk, ControlCommand
 from flashrt_ros.control.guards import GuardError
@@ -104,6 +104,24 @@ def key(stamp: Time) -> int:
     return stamp.sec * 1_000_000_000 + stamp.nanosec
 
 
-def age(node: Any, stamp: Time) -> float:
-    """Return how long ago ``stamp`` was on the node's clock, in seconds; never negative."""
-    return max(0.0, (node.get_clock().now().nanoseconds - key(stamp)) * 1e-9)
+def joints_of(msg: JointState, wanted: Sequence[str]) -> np.ndarray:
+    """Return the positions of the joints ``wanted``, in that order: float32 [P].
+
+    Raises:
+        GuardError: One of them is not in the message, or it has another number of positions.
+    """
+    if len(msg.position) != len(msg.name):
+        raise GuardError(
+            'joints',
+            f'the joint state has {len(msg.name)} names and {len(msg.position)} positions; '
+            'it must have a position for each name',
+        )
+    index = {name: place for place, name in enumerate(msg.name)}
+    missing = [name for name in wanted if name not in index]
+    if missing:
+        raise GuardError(
+            'joints',
+            f'the joint state has {len(msg.name)} joints ({", ".join(msg.name)}) and no '
+            f'{missing[0]!r}; the policy needs {len(wanted)}: {", ".join(wanted)}',
+        )
+    return np.array([msg.position[index[name]] for name in wanted], np.float32)

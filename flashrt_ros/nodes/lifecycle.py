@@ -76,9 +76,12 @@ class Lifecycle:
             )
 
     def bring_up(self, nodes: Iterable[str], timeout: float = 120.0) -> None:
-        """Configure every node at the same time, wait for all, then activate them in order."""
-        nodes = list(nodes)
+        """Configure every node at the same time, wait for all, then activate them in order.
+
+        Nodes that have come up by themselves are left as they are.
+        """
         deadline = time.monotonic() + timeout
+        nodes = [n for n in nodes if self.state(n, timeout) != 'active']
         request = ChangeState.Request(transition=Transition(id=CONFIGURE))
         waiting = {}
         for node in nodes:

@@ -13,6 +13,7 @@ SUBGOAL = 'brain/subgoal'  # Subgoal, for watching
 BRAIN_BEGIN = 'brain/begin'  # BeginEpisode
 BRAIN_SNAPSHOT = 'brain/snapshot'  # Snapshot
 BRAIN_RESTORE = 'brain/restore'  # Restore
+BRAIN_LIST = 'brain/list_capsules'  # ListCapsules
 
 GATED = 'gate/command'  # ControlCommand, gate -> robot
 GATE_SET_EPOCH = 'gate/set_epoch'  # SetEpoch
@@ -24,5 +25,12 @@ START = 'supervisor/start_episode'  # StartEpisode
 INTERRUPT = 'supervisor/interrupt_episode'  # Interrupt
 RESUME = 'supervisor/resume_episode'  # Resume
 RESET = 'supervisor/reset_episode'  # ResetEpisode
+ROLLBACK = 'supervisor/rollback'  # Rollback
+SNAPSHOT = 'supervisor/snapshot'  # Snapshot, under a name of one's own
+LIST = 'supervisor/list_capsules'  # ListCapsules
+ROLLOUT = 'supervisor/rollout'  # action Rollout: a whole episode
 PLAIN_RESET = 'supervisor/reset'  # std_srvs/Trigger
 PLAIN_INTERRUPT = 'supervisor/interrupt'  # std_srvs/Trigger
+
+STATS = 'loop_stats'  # LoopStats, every node once a second
+DIAGNOSTICS = '/diagnostics'  # diagnostic_msgs/DiagnosticArray, every node once a second

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from flashrt_interfaces.msg import ActionChunk, ControlCommand, EpisodeState, Ro
 from flashrt_interfaces.srv import Interrupt, ResetEpisode, Resume, StartEpisode
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.peers import Await, Peers
+from flashrt_ros.nodes.ros_environment import settle
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Operator:
     def __init__(
         self, domain: int | None = None, on_event: Callable[[Any], None] | None = None
     ) -> None:
-        os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+        settle()
         self.record = Record()
         self.changed = Await()
         self._on_event = on_event

@@ -76,5 +76,23 @@ def declare(node: Node, params: Sequence[Param]) -> SimpleNamespace:
     return SimpleNamespace(**values)
 
 
+def pairs(node: Node, name: str, values: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """Return a list parameter of ``KEY=VALUE`` as a dict; each key must be one of ``known``.
+
+    Raises:
+        ParameterError: An entry is no pair, or its key is not known.
+    """
+    found = {}
+    for entry in filter(None, values):
+        key, equals, value = entry.partition('=')
+        if not equals or not value or key not in known:
+            raise ParameterError(
+                f'{node.get_name()}: parameter {name} has {entry!r}; it must be KEY=TOPIC with '
+                f'one of these keys: {", ".join(known)}'
+            )
+        found[key] = value
+    return found
+
+
 def _range(param: Param) -> str:
     return '' if param.low is None else f', from {param.low} to {param.high}'

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import Image, JointState
 
-from flashrt_interfaces.msg import ActionChunk, ControlCommand, EpisodeState, RobotState, Subgoal
-from flashrt_interfaces.srv import BeginEpisode, Restore, Snapshot
+from flashrt_interfaces.msg import ActionChunk, EpisodeState, LoopStats, RobotState, Subgoal
 from flashrt_ros.control import episode
 from flashrt_ros.control.guards import GuardError, summary
-from flashrt_ros.control.types import DELAY, EXECUTE, Command, HoldRule, Observation
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.control.lease import HOLD, KEEP, SubgoalLease
+from flashrt_ros.control.pairing import Moment
+from flashrt_ros.control.stats import Window
+from flashrt_ros.control.types import DELAY, EXECUTE, HoldRule
 from flashrt_ros.nodes import names, qos
-from flashrt_ros.nodes.base import Managed, answers
-from flashrt_ros.nodes.convert import age, chunk_to_msg, command_to_msg
-from flashrt_ros.nodes.intake import Complete, Intake
-from flashrt_ros.nodes.params import Param, declare
+from flashrt_ros.nodes.brain_services import BrainServices
+from flashrt_ros.nodes.convert import chunk_to_msg
+from flashrt_ros.nodes.intake import Intake
+from flashrt_ros.nodes.output import Output, output_params
+from flashrt_ros.nodes.params import Param, declare, pairs
 from flashrt_ros.nodes.spin import run
+from flashrt_ros.nodes.telemetry import tell_counts
 from flashrt_ros.nodes.worker import Worker
 
 PARAMS = (
@@ -38,21 +41,29 @@ PARAMS = (
         'delay', DELAY, 'control ticks from an observation to the first use of its chunk', 0, 1000
     ),
     Param('subgoal_delay', 1, 'control ticks before a posted subgoal may become live', 0, 1000),
+    Param('subgoal_ticks', 0, 'ticks a subgoal counts without word from the planner', 0, 10**6),
+    Param('subgoal_expired', HOLD, 'what then: hold, keep, or a subgoal in words to post'),
     Param('hold_keep', [3], 'entries that keep their last value in a hold; the others become 0'),
     Param('max_age_s', 0.5, 'oldest observation that is used, in seconds', 0.001, 60.0),
+    Param('slop_s', 0.0, 'how far an image may be from its state, in s; 0 = same stamp', 0.0, 1.0),
     Param('action_slack', 0.5, 'overshoot that is clipped, as a part of the range', 0.0, 10.0),
+    Param('camera_topics', [''], 'CAMERA=TOPIC, for cameras that are not on robot/images/CAMERA'),
+    Param('joint_topic', '', 'JointState that is the proprioception; empty = the robot state'),
+    Param('proprio_joints', [''], "joints whose positions it is, in the policy's order"),
     Param(
         'image_reliability',
         'best_effort',
         'of the image subscriptions',
         choices=('best_effort', 'reliable'),
     ),
-    Param('capsules', 32, 'snapshots kept; the oldest goes first', 1, 10000),
+    Param('flood_per_tick', 100, 'messages of a topic in one tick that are too many', 1, 10**6),
+    Param('capsules', 32, 'snapshots kept; the oldest goes first', 2, 10000),
+    *output_params('chunk'),
 )
 HOLDING = {episode.INTERRUPTED, episode.IDLE, episode.FAULT}
 
 
-class PolicyNode(Managed):
+class PolicyNode(BrainServices):
     """A policy between `robot/*` and `brain/command`.
 
     By itself it takes subgoals from the Subgoal topic; `Brain` has a planner inside.
@@ -64,12 +75,12 @@ class PolicyNode(Managed):
         super().__init__(name, **options)
         self.p = declare(self, self.parameters())
         self.worker = Worker('replay')
-        self._ticking = threading.Lock()  # a tick, or a snapshot of everything a tick changes
-        self._capsules: dict[str, Any] = {}
+        self.ticking = threading.Lock()
+        self.lease = SubgoalLease(self.p.subgoal_ticks)
         self._inferring = False
-        self._topic_group = MutuallyExclusiveCallbackGroup()
-        self._service_group = MutuallyExclusiveCallbackGroup()
-        self._commands = self.create_publisher(ControlCommand, names.COMMAND, qos.STATE)
+        self._latency = Window()  # ms
+        self._ticks = 0
+        self._output = Output(self, self.p, names.COMMAND)
         self._chunks = self.create_publisher(ActionChunk, names.CHUNK, qos.TELEMETRY)
 
     def parameters(self) -> Sequence[Param]:
@@ -82,19 +93,15 @@ class PolicyNode(Managed):
 
         return registry.load(self.p.policy, ctx, port)
 
+    def subgoal_length(self) -> int:
+        """Return the tokens in a subgoal row of this policy; reads its config alone."""
+        from flashrt_policies import registry
+
+        return registry.spec(self.p.policy).subgoal_length
+
     def hosts(self, skills: Sequence[str]) -> dict[str, Any]:
         """Return host state that the capsules carry beside the actor's, by name."""
         return {}
-
-    def instruct(self, instruction: str) -> list[str]:
-        """Take an instruction and return its plan; an error changes nothing."""
-        return []
-
-    def post_current(self) -> None:
-        """Post the plan's first subgoal, before the first tick."""
-
-    def tell_current(self) -> None:
-        """Say which subgoal is current, after a restore."""
 
     def decide(self, msg: RobotState) -> None:
         """Choose the subgoal at this tick."""
@@ -105,28 +112,35 @@ class PolicyNode(Managed):
         """Allocate, load, warm up, capture; then nothing is allocated any more."""
         began = time.perf_counter()
         self.worker.call(self._build)
-        spec = self.actor.policy.spec
-        self.intake = Intake(self.actor.guards.observation, self.get_logger())
-        latest = qos.image_subscription(self.p.image_reliability)
-        for camera in spec.cameras:
-            self._listen(Image, names.IMAGE.format(camera=camera), self._image_of(camera), latest)
-        self._listen(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE)
-        self._listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED)
-        if not self.hosts_planner:
-            self._listen(Subgoal, names.SUBGOAL, self._on_subgoal, qos.TELEMETRY)
-        for kind, name, answer in (
-            (BeginEpisode, names.BRAIN_BEGIN, self._begin),
-            (Snapshot, names.BRAIN_SNAPSHOT, self._snapshot),
-            (Restore, names.BRAIN_RESTORE, self._restore),
-        ):
-            self.create_service(kind, name, answer, callback_group=self._service_group)
-        spent = time.perf_counter() - began
-        self.get_logger().info(
-            f'policy {self.p.policy!r} on {self.p.device}: ready in {spent:.1f} s'
+        spec, p = self.actor.policy.spec, self.p
+        self._output.check(spec.action_dim)
+        joints = [name for name in p.proprio_joints if name] if p.joint_topic else []
+        self.intake = Intake(
+            self.actor.guards.observation, self.log, p.slop_s, joints, p.flood_per_tick
         )
+        self._listen(spec.cameras)
+        self.offer_services(p.capsules)
+        spent = time.perf_counter() - began
+        self.log.info(f'policy {p.policy!r} on {p.device}: ready in {spent:.1f} s')
 
-    def _listen(self, kind: Any, topic: str, callback: Any, profile: Any) -> None:
-        self.create_subscription(kind, topic, callback, profile, callback_group=self._topic_group)
+    def _listen(self, cameras: Sequence[str]) -> None:
+        group = MutuallyExclusiveCallbackGroup()
+        given = pairs(self, 'camera_topics', self.p.camera_topics, cameras)
+        latest = qos.image_subscription(self.p.image_reliability)
+        for camera in cameras:
+            topic = given.get(camera, names.IMAGE.format(camera=camera))
+            loud = qos.mismatch(topic, 'image_reliability', self.log)
+            self.listen(
+                Image, topic, self._image_of(camera, topic), latest, group, event_callbacks=loud
+            )
+        if self.p.joint_topic:
+            heard, topic = self._on_joints, self.p.joint_topic
+            loud = qos.mismatch(topic, 'image_reliability', self.log)
+            self.listen(JointState, topic, heard, latest, group, event_callbacks=loud)
+        self.listen(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE, group)
+        self.listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED, group)
+        if not self.hosts_planner:
+            self.listen(Subgoal, names.SUBGOAL, self._on_subgoal, qos.TELEMETRY, group)
 
     def _build(self) -> None:
         import torch
@@ -159,20 +173,30 @@ class PolicyNode(Managed):
         policy.reset(0)
         ctx.freeze()
 
-    def subgoal_length(self) -> int:
-        """Return the tokens in a subgoal row of this policy; reads its config alone."""
-        from flashrt_policies import registry
-
-        return registry.spec(self.p.policy).subgoal_length
-
     def deactivate(self) -> None:
         """Say what was refused."""
-        self.get_logger().info(f'queue: {summary(self.actor.queue.counters)}')
+        self.log.info(f'queue: {summary(self.actor.queue.counters)}')
 
     def close(self) -> None:
         """End the replay thread."""
         super().close()
         self.worker.close()
+
+    def stamp(self) -> tuple[int, int]:
+        """Return the brain's own episode and epoch."""
+        return (self.actor.episode, self.actor.epoch) if self.ready else (0, 0)
+
+    def figures(self, msg: LoopStats) -> str:
+        """Tell what was inferred and what was refused."""
+        kept = self.capsules
+        msg.ticks, msg.inferences = self._ticks, self._latency.count
+        msg.inference_p50_ms, msg.inference_p99_ms = self._latency.percentiles(50, 99)
+        msg.queue_depth = self.actor.queue.depth
+        msg.capsules, msg.capsule_bytes = len(kept), sum(c.nbytes for c in kept)
+        queue = self.actor.queue.counters
+        faults = {name: queue[name] for name in ('late', 'expired', 'old_epoch', 'out_of_order')}
+        tell_counts(msg, {**self.intake.refusals.counts, **faults})
+        return self.intake.refusals.reason
 
     # -- observations and ticks -------------------------------------------------------------
 
@@ -180,72 +204,88 @@ class PolicyNode(Managed):
         actor = self.actor
         if not self.active or (msg.episode, msg.epoch) != (actor.episode, actor.epoch):
             return
-        with self._ticking:
-            complete = self.intake.state(msg)
+        with self.ticking:
+            moment = self.intake.state(msg)
             if not actor.paused:
                 self.decide(msg)
+            fault = self.intake.refusals.reason or self._expired(msg.tick)
             try:
-                command = actor.act(msg.tick, self.intake.refusals.reason)
+                command = actor.act(msg.tick, fault)
             except ValueError as error:
-                self.get_logger().warning(str(error))
+                self.log.warning(str(error))
                 return
-        self._publish(command)
-        self._maybe_infer(complete)
+        self._ticks += 1
+        self._output.send(command)
+        self._maybe_infer(moment)
 
-    def _publish(self, command: Command) -> None:
-        self._commands.publish(command_to_msg(command, self.get_clock().now().to_msg()))
+    def _expired(self, tick: int) -> str:
+        """Return why the robot holds for want of a planner; do what was configured instead."""
+        if not self.lease.expired(tick):
+            return ''
+        then = self.p.subgoal_expired
+        if then == HOLD:
+            return f'the subgoal has expired at tick {tick}: no word from the planner'
+        self.lease.renew()
+        self.log.warning(f'the subgoal has expired at tick {tick}: {then}')
+        if then != KEEP:
+            self.actor.post(then, tick)
+        return ''
 
-    def _image_of(self, camera: str) -> Any:
+    def _image_of(self, camera: str, topic: str) -> Any:
         def on_image(msg: Image) -> None:
-            if not self.active:
-                return
-            try:
-                self._maybe_infer(self.intake.image(camera, msg))
-            except GuardError:
-                self.actor.ask_again()  # said; the next good observation is the one that counts
+            if self.active:
+                self._take(lambda: self.intake.image(camera, topic, msg))
 
         return on_image
 
-    def _maybe_infer(self, complete: Complete | None) -> None:
+    def _on_joints(self, msg: JointState) -> None:
+        if self.active:
+            self._take(lambda: self.intake.joints(self.p.joint_topic, msg))
+
+    def _take(self, part: Any) -> None:
+        try:
+            self._maybe_infer(part())
+        except GuardError:
+            self.actor.ask_again()  # said; the next good observation is the one that counts
+
+    def _maybe_infer(self, moment: Moment[RobotState] | None) -> None:
         """Hand an observation over once its state and all images are there, if it is wanted."""
-        if complete is None:
-            return
-        msg, images = complete
-        if not self.actor.wants(msg.tick):
+        if moment is None or not self.actor.wants(moment.state.tick):
             return
         if self._inferring:
             self.actor.ask_again()  # the inference before is not through: take the next one
             return
         self._inferring = True
-        self.worker.submit(lambda: self._infer(msg, images))
+        self.worker.submit(lambda: self._infer(moment))
 
-    def _infer(self, msg: RobotState, images: Mapping[str, np.ndarray]) -> None:
-        stamp = msg.header.stamp
-        proprio = np.array(msg.proprioception, np.float32)
-        observation = Observation(
-            images, proprio, msg.tick, msg.episode, msg.epoch, age(self, stamp)
-        )
+    def _infer(self, moment: Moment[RobotState]) -> None:
         try:
+            observation = self.intake.observation(moment, self.get_clock().now().nanoseconds)
             chunk = self.actor.infer(observation)
             self.intake.refusals.good('observation')
+            self._latency.add(chunk.latency_ms)
+            stamp = moment.state.header.stamp
             self._chunks.publish(chunk_to_msg(chunk, stamp, self.actor.capsule))
             if chunk.late:
-                self.get_logger().warning(
+                self.log.warning(
                     f'the chunk of tick {chunk.tick} came late: {chunk.latency_ms:.0f} ms'
                 )
         except GuardError as error:
             if error.guard != 'epoch':  # one of before an interrupt is nobody's fault
                 self.intake.refusals.refuse('observation', error)
         except Exception as error:
-            self.get_logger().error(f'inference failed: {type(error).__name__}: {error}')
+            self.log.error(f'inference failed: {type(error).__name__}: {error}')
         finally:
             self._inferring = False
 
     # -- supervisor and planner -------------------------------------------------------------
 
     def _on_subgoal(self, msg: Subgoal) -> None:
-        mine = self.active and msg.episode == self.actor.episode
-        if mine and msg.status == Subgoal.STATUS_POSTED:
+        if not self.active or msg.episode != self.actor.episode:
+            return
+        if msg.status in (Subgoal.STATUS_POSTED, Subgoal.STATUS_LIVE):
+            self.lease.renew(msg.valid_ticks)
+        if msg.status == Subgoal.STATUS_POSTED:
             self.actor.post(msg.text, msg.tick)
 
     def _on_episode(self, msg: EpisodeState) -> None:
@@ -256,64 +296,6 @@ class PolicyNode(Managed):
             actor.pause(msg.epoch, f'{msg.state}: {msg.reason}')
         elif msg.epoch == actor.epoch and msg.state in (episode.RUNNING, episode.RECOVERING):
             actor.go()
-
-    @answers
-    def _begin(self, request: BeginEpisode.Request, response: BeginEpisode.Response) -> str:
-        actor = self.actor
-        if request.epoch <= actor.epoch:
-            raise FlashrtError(f'epoch {request.epoch} must be above epoch {actor.epoch}')
-
-        def job() -> None:
-            with self._ticking:
-                response.subgoals = self.instruct(request.instruction)
-                waiting = 'waiting for the supervisor'
-                actor.start(request.episode, request.epoch, request.seed, waiting)
-                self.post_current()
-
-        self.worker.call(job)
-        return f'ready for episode {request.episode}: ' + ', then '.join(response.subgoals)
-
-    @answers
-    def _snapshot(self, request: Snapshot.Request, response: Snapshot.Response) -> str:
-        def job() -> Any:
-            with self._ticking:
-                capsule = self.actor.snapshot(request.boundary)
-            response.digest = capsule.digest
-            return capsule
-
-        capsule = self.worker.call(job)
-        response.nbytes = capsule.nbytes
-        self._capsules[response.digest] = capsule
-        while len(self._capsules) > self.p.capsules:
-            self._capsules.pop(next(iter(self._capsules)))
-        return f'{request.boundary!r} frozen at tick {capsule.position}'
-
-    @answers
-    def _restore(self, request: Restore.Request, response: Restore.Response) -> str:
-        capsule = self._capsules.get(request.capsule)
-        if capsule is None:
-            known = ', '.join(f'{c.boundary} ({d[:12]})' for d, c in self._capsules.items())
-            raise FlashrtError(
-                f'no capsule {request.capsule!r} of the brain; there is: {known or "none"}'
-            )
-
-        def job() -> float:
-            began = time.perf_counter()
-            with self._ticking:
-                self.actor.restore(
-                    capsule,
-                    request.epoch,
-                    request.keep_queue,
-                    request.episode,
-                    request.seed,
-                    paused='waiting for the supervisor',
-                )
-                spent = (time.perf_counter() - began) * 1e3
-                self.tell_current()
-            return spent
-
-        response.restore_ms = self.worker.call(job)
-        return f'restored {capsule.boundary!r} of tick {capsule.position}'
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flashrt_ros.errors import FlashrtError
+from flashrt_ros.nodes.ros_environment import settle
 from flashrt_ros.nodes.system import PACKAGE, Process
 from flashrt_ros.share import config
 
@@ -61,12 +61,10 @@ def arguments(process: Process, overrides: Mapping[str, Any] | None = None) -> l
 
 def environment(domain: int | None = None) -> dict[str, str]:
     """Return the environment of the processes: own domain, this machine only, no screen."""
+    settle(local=True)
     env = dict(os.environ)
-    env['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
     if domain is not None:
         env['ROS_DOMAIN_ID'] = str(domain)
-    env.setdefault('MUJOCO_GL', 'egl')
-    env.setdefault('AMENT_PREFIX_PATH', sysconfig.get_path('data'))
     env.setdefault('RCUTILS_COLORIZED_OUTPUT', '0')
     env.setdefault('PYTHONUNBUFFERED', '1')
     env[PARENT] = str(os.getpid())

@@ -16,9 +16,11 @@ from builtin_interfaces.msg import Time
 from rclpy.publisher import Publisher
 from sensor_msgs.msg import Image
 
-from flashrt_interfaces.msg import ControlCommand, RobotState
+from flashrt_interfaces.msg import ControlCommand, LoopStats, RobotState
 from flashrt_interfaces.srv import BeginEpisode, Restore, SetEpoch, Snapshot
 from flashrt_ros.control.robot import Applied, RobotClock
+from flashrt_ros.control.shelf import Shelf
+from flashrt_ros.control.stats import Window
 from flashrt_ros.control.types import HoldRule
 from flashrt_ros.control.watchdog import TickScheduler
 from flashrt_ros.errors import FlashrtError
@@ -64,16 +66,31 @@ class SimNode(Managed):
         self._lock = threading.Condition()  # guards the clock: executor and world thread use it
         self._states = self.create_publisher(RobotState, names.ROBOT_STATE, qos.STATE)
         self._cameras: dict[str, Publisher] = {}
-        self._frozen: dict[str, Frozen] = {}
+        self._frozen: Shelf[Frozen] = Shelf('the robot', self.p.capsules)
         self._count = 0
         self._reported = 0.0  # monotonic second at which the newest state went out
         self.scheduler = TickScheduler(1.0 / self.p.control_hz)
+        self._lateness = Window()  # ms
         self.worker = Worker('world', self.scheduler, self._tick, self._tick_failed)
         self.create_subscription(ControlCommand, names.GATED, self._on_command, qos.STATE)
         self.create_service(BeginEpisode, names.ROBOT_BEGIN, self._begin)
         self.create_service(Snapshot, names.ROBOT_SNAPSHOT, self._snapshot)
         self.create_service(Restore, names.ROBOT_RESTORE, self._restore)
         self.create_service(SetEpoch, names.ROBOT_SET_EPOCH, self._set_epoch)
+
+    def stamp(self) -> tuple[int, int]:
+        """Return the robot's own episode and epoch."""
+        return (self.clock.episode, self.clock.epoch) if self.ready else (0, 0)
+
+    def figures(self, msg: LoopStats) -> str:
+        """Tell how late ticks begin, and which were missed."""
+        msg.ticks, msg.missed_ticks = self.scheduler.served, self.clock.missed
+        msg.lateness_p50_ms, msg.lateness_p99_ms, msg.lateness_max_ms = self._lateness.percentiles(
+            50, 99, 100
+        )
+        msg.capsules = len(self._frozen)
+        msg.capsule_bytes = sum(frozen.state.nbytes for frozen in self._frozen.all())
+        return ''
 
     def configure(self) -> None:
         """Make the world, reset it once, draw its first frames."""
@@ -87,7 +104,7 @@ class SimNode(Managed):
                 self._cameras[camera] = self.create_publisher(Image, topic, qos.IMAGE_PUB)
         self._drawn = (-1, -1)  # (epoch, tick) of the newest images
         spent = (time.perf_counter() - began) * 1e3
-        self.get_logger().info(f'{self.p.env}: first reset and frames took {spent:.0f} ms')
+        self.log.info(f'{self.p.env}: first reset and frames took {spent:.0f} ms')
 
     def _warm_up(self) -> Any:
         self.world.reset(self.p.seed)
@@ -114,6 +131,7 @@ class SimNode(Managed):
     # -- the world's thread -----------------------------------------------------------------
 
     def _tick(self, skipped: int) -> None:
+        self._lateness.add(self.scheduler.lateness * 1e3)
         with self._lock:
             if self.clock.under_way:
                 self._lock.wait_for(self.clock.served, self._patience())
@@ -141,12 +159,12 @@ class SimNode(Managed):
         try:
             self.world.step(applied.action)
         except FlashrtError as error:
-            self.get_logger().error(f'the world refused the action: {error}')
+            self.log.error(f'the world refused the action: {error}')
         if applied.missed:
-            self.get_logger().warning(f'tick {self.clock.tick - 1} missed: {applied.reason}')
+            self.log.warning(f'tick {self.clock.tick - 1} missed: {applied.reason}')
 
     def _tick_failed(self, error: Exception) -> None:
-        self.get_logger().error(f'tick failed: {type(error).__name__}: {error}')
+        self.log.error(f'tick failed: {type(error).__name__}: {error}')
 
     def _report(self) -> None:
         stamp = self.get_clock().now().to_msg()
@@ -205,17 +223,12 @@ class SimNode(Managed):
         self._count += 1
         response.digest = f'robot-{self._count}'
         response.nbytes = frozen.state.nbytes
-        self._frozen[response.digest] = frozen
-        while len(self._frozen) > self.p.capsules:
-            self._frozen.pop(next(iter(self._frozen)))
+        self._frozen.put(response.digest, request.boundary, frozen)
         return f'{request.boundary!r} frozen at tick {frozen.tick}'
 
     @answers
     def _restore(self, request: Restore.Request, response: Restore.Response) -> str:
-        frozen = self._frozen.get(request.capsule)
-        if frozen is None:
-            known = ', '.join(self._frozen) or 'none'
-            raise FlashrtError(f'no capsule {request.capsule!r} of the robot; there is: {known}')
+        frozen = self._frozen.find(request.capsule)
 
         def job() -> float:
             began = time.perf_counter()

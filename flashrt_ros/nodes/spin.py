@@ -41,6 +41,8 @@ def die_with_parent() -> None:
 def run(make: Callable[[], Any], threads: int = 1) -> NoReturn:
     """Spin the node that ``make`` returns until SIGINT, SIGTERM or shutdown; end the process.
 
+    A node with ``autostart`` is configured and activated first.
+
     A signal ends the spinning, not the middleware: the node can still send its last hold. A node
     may have ``close()``: it stops the node's own threads and is called before the middleware ends.
     By then all is closed, so the process ends at once instead of taking the interpreter and its
@@ -80,6 +82,9 @@ def _spin(make: Callable[[], Any], threads: int) -> int:
     if threads > 1:
         executor = MultiThreadedExecutor(num_threads=threads)
     executor.add_node(node)
+    if getattr(node, 'autostart', False):
+        node.trigger_configure()
+        node.trigger_activate()
     try:
         while not stop.is_set() and rclpy.ok():
             executor.spin_once(timeout_sec=_LOOK)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flashrt_ros.control.gate import Gate, GateLimits
+from flashrt_ros.control.gate import ALARMS, Gate, GateLimits
 from flashrt_ros.control.types import Command, HoldRule
 
 LIMITS = GateLimits((-1.0,) * 3, (1.0,) * 3, (0.5, 0.5, 2.0))
@@ -59,6 +59,29 @@ def test_each_fault_becomes_a_hold(given: Command, reason: str) -> None:
     assert sent.reason
     assert '\n' not in sent.reason
     assert {k: v for k, v in it.rejected.items() if v} == {reason: 1}
+
+
+def test_one_command_per_tick() -> None:
+    """A second command for a tick is dropped, so no flood moves the robot faster than its rate."""
+    it = gate()
+    assert not it.check(command(0.4, 0, 0)).held
+    assert it.check(command(0.8, 0, 0)) is None
+    assert (it.repeats, it.rejected['repeat'], it.forwarded) == (1, 1, 1)
+    it.heard(1, 5, 11)
+    assert it.repeats == 0
+    assert not it.check(command(0.8, 0, 0, tick=11)).held
+
+
+@pytest.mark.parametrize('kind', ALARMS)
+def test_an_alarm_holds_while_it_lasts(kind: str) -> None:
+    """What is wrong around the gate closes it, and it goes on when that is over."""
+    it = gate()
+    it.alarm(kind, 'planted')
+    sent = it.check(command())
+    assert (sent.held, sent.reason, sent.tick) == (True, 'planted', -1)
+    assert it.closed_because == 'planted'
+    it.alarm(kind, '')
+    assert not it.check(command()).held
 
 
 def test_age_is_a_budget_in_ticks() -> None:
@@ -130,7 +153,11 @@ def test_random_floods_never_pass_an_old_epoch() -> None:
             epoch += rng.randint(0, 1)
             it.set_epoch(1, epoch, rng.random() < 0.7, '')
             it.heard(1, epoch, 10)
-        sent = it.check(command(epoch=max(0, epoch - rng.randint(0, 2))))
+        tick = rng.randint(9, 12)
+        it.heard(1, epoch, tick)
+        sent = it.check(command(epoch=max(0, epoch - rng.randint(0, 2)), tick=tick))
+        if sent is None:
+            continue
         assert sent.epoch == it.epoch
         assert sent.held or it.running
     assert it.forwarded > 100

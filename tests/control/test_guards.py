@@ -50,7 +50,7 @@ IMAGE = np.zeros((4, 6, 3), np.uint8)
         ({'proprio': proprio(np.inf, 0, 0)}, 'finite', 'proprioception[0] is inf'),
         ({'proprio': proprio(0, 0, 1.5)}, 'range', '[-2, 1]'),
         ({'age': 0.7}, 'age', '700 ms old; at most 500 ms'),
-        ({'age': -0.1}, 'age', '-100 ms'),
+        ({'age': -0.7}, 'clock', '700 ms in the future; the clocks'),
     ],
 )
 def test_each_fault_is_refused(changes: dict, guard: str, words: str) -> None:

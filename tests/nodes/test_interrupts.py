@@ -44,7 +44,7 @@ def test_refusals_before_an_episode(running: Running) -> None:
     for ask, words in (
         (operator.interrupt, 'cannot interrupt while idle: start an episode first'),
         (operator.resume, 'cannot resume while idle'),
-        (operator.reset, "no capsule 'episode-start'; there is: none"),
+        (operator.reset, "no capsule 'episode-start' of this robot; there is: none"),
         (lambda: operator.start('make coffee'), '"make coffee" is no subgoal of this policy'),
         (lambda: operator.start(''), 'the instruction is empty'),
     ):
@@ -95,7 +95,7 @@ def test_refusals_while_running(running: Running) -> None:
         operator.start(INSTRUCTION)
     with pytest.raises(PeerRefused, match='cannot resume while running'):
         operator.resume()
-    with pytest.raises(PeerRefused, match="no capsule 'yesterday'; there is: episode-start"):
+    with pytest.raises(PeerRefused, match="no capsule 'yesterday' of this robot; there is: "):
         operator.reset('yesterday')
     assert state(operator) == 'running'
     assert operator.until(lambda: operator.state is not None and operator.state.tick > tick, 5.0)

@@ -1,0 +1,69 @@
+"""What the supervisor hears of robot, brain and gate, and waits for."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from flashrt_interfaces.msg import ControlCommand, RobotState
+from flashrt_ros.control.watchdog import AgeWatch
+from flashrt_ros.nodes.convert import key
+from flashrt_ros.nodes.peers import Await
+
+
+class Hearing:
+    """The newest words of each peer; callbacks fill it, operations wait on it.
+
+    Args:
+        patience: Seconds of silence after which a peer counts as dead.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self.wait = Await()
+        self.tick = -1  # of the robot
+        self.missed = 0  # ticks of this episode
+        self.applied = (0, -1)  # epoch and tick of what the robot applied last
+        self.moving = -1  # newest epoch in which the gate let an action through
+        self.replaced = ''  # a peer that has come back as another process
+        self._gate = (0, 0)  # episode and epoch of the gate's newest word
+        self._recent: deque[tuple[int, int, int]] = deque(maxlen=100)  # stamp, tick, applied epoch
+        self._ages = {peer: AgeWatch(patience) for peer in ('brain', 'gate', 'robot')}
+
+    def robot(self, msg: RobotState) -> None:
+        """Take a state of the robot."""
+        self._ages['robot'].feed()
+        self.tick, self.missed = msg.tick, msg.missed_ticks
+        self.applied = (msg.applied_epoch, msg.applied_tick)
+        self._recent.append((key(msg.header.stamp), msg.tick, msg.applied_epoch))
+        self.wait.notify()
+
+    def brain(self, msg: ControlCommand) -> None:
+        """Take a command of the brain."""
+        self._ages['brain'].feed()
+
+    def gate(self, msg: ControlCommand) -> None:
+        """Take a command of the gate. A gate's epoch never falls: a lower one is a new process."""
+        self._ages['gate'].feed()
+        now = (msg.episode, msg.epoch)
+        if now < self._gate:
+            self.replaced = 'gate'
+        self._gate = now
+        if not msg.held:
+            self.moving = max(self.moving, msg.epoch)
+            self.wait.notify()
+
+    def silent(self) -> str:
+        """Return who has been silent for too long, or was replaced; '' if nobody."""
+        if self.replaced:
+            return f'the {self.replaced} was started anew, and knows nothing of this episode'
+        for peer, watch in self._ages.items():
+            if watch.expired:
+                return f'{peer} has been silent for {watch.age:.1f} s'
+        return ''
+
+    def forgive(self) -> None:
+        """Begin anew with whoever is there: before an episode starts."""
+        self.replaced = ''
+
+    def carried_out_since(self, asked: int, epoch: int) -> int:
+        """Return the ticks begun after ``asked`` (ns) that applied something before ``epoch``."""
+        return len({tick for at, tick, old in list(self._recent) if at > asked and old < epoch})
