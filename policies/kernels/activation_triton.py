@@ -7,12 +7,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashrt_policies.kernels.launch import begin, early
+
 BLOCK = 1024
 
 
 @triton.jit
-def silu_mul_kernel(x_ptr, out_ptr, width, BLOCK: tl.constexpr):
+def silu_mul_kernel(x_ptr, out_ptr, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Out = silu(gate) * up for one block of one row."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = at < width
@@ -27,5 +30,5 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
     grid = (rows, triton.cdiv(width, BLOCK))
-    silu_mul_kernel[grid](gate_up, out, width, BLOCK=BLOCK, num_warps=4)
+    silu_mul_kernel[grid](gate_up, out, width, BLOCK=BLOCK, num_warps=4, **early(gate_up))
     return out

@@ -80,9 +80,9 @@ def place(
         The queries, [M, H, D].
     """
     if q.is_cuda:
-        from flashrt_policies.kernels import attention_triton
+        from flashrt_policies.kernels import place_triton
 
-        return attention_triton.place(
+        return place_triton.place(
             q, k, v, keys, values, position, valid, freq, q_scale, k_scale, eps
         )
     if q_scale is not None and k_scale is not None:

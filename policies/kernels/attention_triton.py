@@ -1,12 +1,16 @@
 """Triton kernels of `attention`: a prefill's tiles, cut along the keys at fixed places.
 
 Keys are cut every SPLIT slots of the buffer, whatever the length and the replay: each split's
-softmax is computed apart and the splits are merged in order. So a short replay on a long context
-fills the GPU, and every query meets the same blocks of keys in the same order in any replay. Where
+softmax is computed apart and the splits are merged in order, so every query meets the same blocks
+of keys in the same order in any replay. The queries of a last, partial chunk of C tokens, which
+are last in any replay that starts at a multiple of C, meet a fixed number of splits, so that a few
+new tokens behind a long text fill the GPU. Where
 a block needs no mask depends on the tile that the query stands in, so both forms must round alike:
 products that are summed are fused explicitly, which the compiler would else do in one form only.
 Online softmax: Milakov and Gimelshein, arXiv 1805.02867; tiling: Dao, arXiv 2307.08691.
 """
+
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
@@ -15,66 +19,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.launch import shared_bytes, side
+from flashrt_policies.kernels.gated_delta import CHUNK
+from flashrt_policies.kernels.launch import begin, early, shared_bytes, side
 
 SPLIT = 4096
+# The last, partial chunk of a text is cut into this many splits, whatever its length.
+TAILS = 32
+# Tokens that one program merges.
+MERGED = 16
 LOG2_E = 1.4426950408889634
-
-
-@triton.jit
-def normed_rotated(
-    x_ptr, scale_ptr, freq_ptr, position, dim, half, eps, NORM: tl.constexpr, D: tl.constexpr
-):  # fmt: skip
-    """One head: normalise, then rotate the leading 2 * half elements by halves; float32 [D]."""
-    at = tl.arange(0, D)
-    mask = at < dim
-    # The element each one is rotated with: its partner in the other half.
-    turned = at < 2 * half
-    partner = tl.where(at < half, at + half, at - half)
-    x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    y = tl.load(x_ptr + partner, mask=mask & turned, other=0.0).to(tl.float32)
-    if NORM:
-        inverse = tl.rsqrt(tl.sum(x * x, 0) / dim + eps)
-        x = x * inverse * tl.load(scale_ptr + at, mask=mask, other=0.0)
-        y = y * inverse * tl.load(scale_ptr + partner, mask=mask & turned, other=0.0)
-    freq = tl.load(freq_ptr + at % half, mask=turned, other=0.0)
-    angle = position.to(tl.float32) * freq
-    sign = tl.where(at < half, -1.0, 1.0)
-    return tl.where(turned, x * tl.cos(angle) + sign * y * tl.sin(angle), x)
-
-
-@triton.jit
-def place_kernel(
-    q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, out_ptr, q_scale_ptr, k_scale_ptr, freq_ptr,
-    position_ptr, valid_ptr, row_stride, q_head, heads, kv_heads, capacity, dim, half, eps,
-    NORM: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    """One head of one token: a query to the output, a key or a value to its slot."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    position = tl.load(position_ptr) + row
-    real = row < tl.load(valid_ptr)
-    at = tl.arange(0, D)
-    mask = at < dim
-    if head < heads:
-        x = normed_rotated(
-            q_ptr + row * row_stride + head * q_head, q_scale_ptr, freq_ptr, position, dim, half,
-            eps, NORM, D,
-        )  # fmt: skip
-        spot = out_ptr + (row * heads + head) * dim + at
-        tl.store(spot, x.to(out_ptr.dtype.element_ty), mask=mask)
-    elif head < heads + kv_heads:
-        kv = head - heads
-        x = normed_rotated(
-            k_ptr + row * row_stride + kv * dim, k_scale_ptr, freq_ptr, position, dim, half,
-            eps, NORM, D,
-        )  # fmt: skip
-        spot = keys_ptr + (kv * capacity + position) * dim + at
-        tl.store(spot, x.to(keys_ptr.dtype.element_ty), mask=mask & real)
-    else:
-        kv = head - heads - kv_heads
-        v = tl.load(v_ptr + row * row_stride + kv * dim + at, mask=mask, other=0.0)
-        spot = values_ptr + (kv * capacity + position) * dim + at
-        tl.store(spot, v.to(values_ptr.dtype.element_ty), mask=mask & real)
 
 
 @triton.jit
@@ -105,30 +58,59 @@ def attend_block(
 
 
 @triton.jit
+def tail_size(end, TAILS: tl.constexpr, N: tl.constexpr):
+    """Keys of one split of the last, partial chunk of a text that ends at `end`."""
+    return tl.maximum(tl.cdiv(tl.cdiv(end, TAILS), N), 2) * N
+
+
+@triton.jit
 def attend_kernel(
-    q_ptr, keys_ptr, values_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, position_ptr, valid_ptr,
-    rows, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
-    GATE: tl.constexpr, SPLIT: tl.constexpr, R: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
-    STAGES: tl.constexpr,
+    q_ptr, keys_ptr, values_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, tail_ptr, tail_mass_ptr,
+    position_ptr, valid_ptr, rows, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
+    plain,
+    GATE: tl.constexpr, G: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
+    TAILS: tl.constexpr, R: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """R queries of one head against one split of the keys."""
-    # Late tiles have most to do: they start first.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    head, split = tl.program_id(1), tl.program_id(2)
+    """The G heads of R / G tokens against one split of the keys they share.
+
+    The first `plain` programs take whole chunks of tokens, the others the last, partial chunk.
+    """
+    begin(PDL)
+    TOKENS: tl.constexpr = R // G
     valid = tl.load(valid_ptr).to(tl.int32)
     position = tl.load(position_ptr).to(tl.int32)
-    first = position + tile * R
-    low = split * SPLIT
-    end = tl.minimum(tl.minimum(first + R, position + valid), low + SPLIT)  # keys [low, end)
-    if (tile * R >= valid) | (low >= end):
+    full = valid // CHUNK * CHUNK
+    pid = tl.program_id(0)
+    whole = pid < plain
+    groups = heads // G
+    if whole:
+        # Late tiles have most to do: they start first.
+        tiles = tl.cdiv(rows, TOKENS)
+        token = (tiles - 1 - pid % tiles) * TOKENS
+        group = pid // tiles % groups
+        split = pid // tiles // groups
+        stop = full
+        size = SPLIT
+    else:
+        pid = pid - plain
+        token = full + pid // TAILS // groups * TOKENS
+        group = pid // TAILS % groups
+        split = pid % TAILS
+        stop = valid
+        size = tail_size(position + valid, TAILS, N)
+    first = position + token
+    low = split * size
+    end = tl.minimum(tl.minimum(first + TOKENS, position + stop), low + size)  # keys [low, end)
+    if (token >= stop) | (low >= end):
         return
     i, at = tl.arange(0, R), tl.arange(0, D)
-    row = tile * R + i
+    row, head = token + i // G, group * G + i % G
     own = position + row
-    inside = (row < valid)[:, None] & (at < dim)[None, :]
-    spot = (row[:, None].to(tl.int64) * heads + head) * dim + at[None, :]
+    inside = (row < stop)[:, None] & (at < dim)[None, :]
+    spot = (row * heads + head).to(tl.int64)[:, None] * dim + at[None, :]
     q = tl.load(q_ptr + spot, mask=inside, other=0.0)
-    kv = (head // (heads // kv_heads)).to(tl.int64)
+    kv = (group * G // (heads // kv_heads)).to(tl.int64)
     keys_ptr += kv * capacity * dim
     values_ptr += kv * capacity * dim
     m = tl.full((R,), -float('inf'), tl.float32)
@@ -144,81 +126,89 @@ def attend_kernel(
         m, total, acc = attend_block(
             q, m, total, acc, keys_ptr, values_ptr, start, own, end, dim, scale, True, N, D
         )
-    if position + valid <= SPLIT:
+    if whole & (position + valid <= SPLIT):
         y = acc / total[:, None]
         if GATE:
-            g = tl.load(
-                gate_ptr + row[:, None].to(tl.int64) * gate_row + head * gate_head + at[None, :],
-                mask=inside,
-                other=0.0,
-            ).to(tl.float32)
-            y = y * tl.sigmoid(g)
+            place = row.to(tl.int64) * gate_row + head * gate_head
+            g = tl.load(gate_ptr + place[:, None] + at[None, :], mask=inside, other=0.0)
+            y = y * tl.sigmoid(g.to(tl.float32))
         tl.store(out_ptr + spot, y.to(out_ptr.dtype.element_ty), mask=inside)
     else:
-        place = (split * rows + row).to(tl.int64) * heads + head
+        if whole:
+            place = (split * rows + row).to(tl.int64) * heads + head
+        else:
+            part_ptr, mass_ptr = tail_ptr, tail_mass_ptr
+            place = (split * CHUNK + row - full).to(tl.int64) * heads + head
         tl.store(part_ptr + place[:, None] * dim + at[None, :], acc, mask=inside)
-        tl.store(mass_ptr + place * 2, m, mask=row < valid)
-        tl.store(mass_ptr + place * 2 + 1, total, mask=row < valid)
+        tl.store(mass_ptr + place * 2, m, mask=row < stop)
+        tl.store(mass_ptr + place * 2 + 1, total, mask=row < stop)
 
 
 @triton.jit
 def merge_kernel(
-    part_ptr, mass_ptr, gate_ptr, out_ptr, position_ptr, valid_ptr, rows, gate_row, gate_head,
-    heads, dim, GATE: tl.constexpr, SPLIT: tl.constexpr, D: tl.constexpr,
+    part_ptr, mass_ptr, tail_ptr, tail_mass_ptr, gate_ptr, out_ptr, position_ptr, valid_ptr, rows,
+    gate_row, gate_head, heads, dim, plain,
+    GATE: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr, TAILS: tl.constexpr,
+    N: tl.constexpr, P: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of one query of one head, in order; nothing to do when there is one."""
-    row, head = tl.program_id(0), tl.program_id(1)
+    """Merge the splits of P tokens of one head, or of one token of the last, partial chunk."""
+    begin(PDL)
+    head = tl.program_id(1)
     valid, position = tl.load(valid_ptr).to(tl.int32), tl.load(position_ptr).to(tl.int32)
-    if (row >= valid) | (position + valid <= SPLIT):
-        return
+    full = valid // CHUNK * CHUNK
     at = tl.arange(0, D)
-    mask = at < dim
-    place = row.to(tl.int64) * heads + head
-    m = tl.load(mass_ptr + place * 2)
-    total = tl.load(mass_ptr + place * 2 + 1)
-    acc = tl.load(part_ptr + place * dim + at, mask=mask, other=0.0)
-    for split in range(1, (position + row) // SPLIT + 1):
-        place = (split * rows + row).to(tl.int64) * heads + head
-        m_new = tl.load(mass_ptr + place * 2)
-        more = tl.load(mass_ptr + place * 2 + 1)
-        part = tl.load(part_ptr + place * dim + at, mask=mask, other=0.0)
-        peak = tl.maximum(m, m_new)
-        fade, weight = tl.exp2(m - peak), tl.exp2(m_new - peak)
-        total = tl.fma(total, fade, more * weight)
-        acc = tl.fma(acc, fade, part * weight)
-        m = peak
-    y = acc / total
-    if GATE:
-        spot = row.to(tl.int64) * gate_row + head * gate_head + at
-        y = y * tl.sigmoid(tl.load(gate_ptr + spot, mask=mask, other=0.0).to(tl.float32))
-    spot = (row.to(tl.int64) * heads + head) * dim + at
-    tl.store(out_ptr + spot, y.to(out_ptr.dtype.element_ty), mask=mask)
-
-
-def place(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    position: Tensor,
-    valid: Tensor,
-    freq: Tensor,
-    q_scale: Tensor | None,
-    k_scale: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """Launch `attention.place` on CUDA; q, k and v are parts of one projection."""
-    rows, heads, dim = q.shape
-    kv = k.shape[1]
-    out = torch.empty((rows, heads, dim), dtype=q.dtype, device=q.device)
-    place_kernel[(rows, heads + 2 * kv)](
-        q, k, v, keys, values, out, q if q_scale is None else q_scale,
-        k if k_scale is None else k_scale, freq, position, valid,
-        q.stride(0), q.stride(1), heads, kv, keys.shape[1], dim, freq.shape[0], eps,
-        NORM=q_scale is not None, D=triton.next_power_of_2(dim), num_warps=2,
-    )  # fmt: skip
-    return out
+    if tl.program_id(0) >= plain:
+        token = full + tl.program_id(0) - plain
+        if token >= valid:
+            return
+        split = tl.arange(0, TAILS)
+        used = split * tail_size(position + valid, TAILS, N) <= position + token
+        place = (split * CHUNK + token - full).to(tl.int64) * heads + head
+        m = tl.load(tail_mass_ptr + place * 2, mask=used, other=-float('inf'))
+        weight = tl.exp2(m - tl.max(m, 0))
+        total = tl.sum(tl.load(tail_mass_ptr + place * 2 + 1, mask=used, other=0.0) * weight, 0)
+        inside = used[:, None] & (at < dim)[None, :]
+        part = tl.load(tail_ptr + place[:, None] * dim + at[None, :], mask=inside, other=0.0)
+        y = tl.sum(part * weight[:, None], 0) / total
+        if GATE:
+            spot = token.to(tl.int64) * gate_row + head * gate_head + at
+            g = tl.load(gate_ptr + spot, mask=at < dim, other=0.0)
+            y = y * tl.sigmoid(g.to(tl.float32))
+        spot = (token.to(tl.int64) * heads + head) * dim + at
+        tl.store(out_ptr + spot, y.to(out_ptr.dtype.element_ty), mask=at < dim)
+    else:
+        first = tl.program_id(0) * P
+        if (first >= full) | (position + valid <= SPLIT):
+            return
+        row = first + tl.arange(0, P)
+        inside = (row < full)[:, None] & (at < dim)[None, :]
+        place = row.to(tl.int64) * heads + head
+        m = tl.load(mass_ptr + place * 2, mask=row < full, other=0.0)
+        total = tl.load(mass_ptr + place * 2 + 1, mask=row < full, other=1.0)
+        acc = tl.load(part_ptr + place[:, None] * dim + at[None, :], mask=inside, other=0.0)
+        for split in range(1, (position + first + P - 1) // SPLIT + 1):
+            # A row that has no keys in this split keeps every bit.
+            has = (row < full) & ((position + row) // SPLIT >= split)
+            place = (split * rows + row).to(tl.int64) * heads + head
+            m_new = tl.load(mass_ptr + place * 2, mask=has, other=-float('inf'))
+            more = tl.load(mass_ptr + place * 2 + 1, mask=has, other=0.0)
+            part = tl.load(
+                part_ptr + place[:, None] * dim + at[None, :],
+                mask=inside & has[:, None],
+                other=0.0,
+            )
+            peak = tl.maximum(m, m_new)
+            fade, weight = tl.exp2(m - peak), tl.exp2(m_new - peak)
+            total = tl.fma(total, fade, more * weight)
+            acc = tl.fma(acc, fade[:, None], part * weight[:, None])
+            m = peak
+        y = acc / total[:, None]
+        if GATE:
+            spot = row.to(tl.int64)[:, None] * gate_row + head * gate_head + at[None, :]
+            g = tl.load(gate_ptr + spot, mask=inside, other=0.0)
+            y = y * tl.sigmoid(g.to(tl.float32))
+        spot = (row.to(tl.int64)[:, None] * heads + head) * dim + at[None, :]
+        tl.store(out_ptr + spot, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def tile_sizes(device: torch.device, dim: int, width: int) -> tuple[int, int]:
@@ -251,23 +241,33 @@ def attend(
     kv, capacity = keys.shape[:2]
     width = side(dim)
     size, deep = tile_sizes(q.device, width, q.element_size())
-    tile = 128 if rows > 64 and q.element_size() == 2 else 64
-    splits = triton.cdiv(capacity, SPLIT)
+    high = 128 if rows > 64 and q.element_size() == 2 else 64
+    # Heads that share keys stand in one tile, where their number fits into it.
+    g = heads // kv
+    g = g if g in (1, 2, 4, 8, 16) else 1
+    splits, tiles = triton.cdiv(capacity, SPLIT), triton.cdiv(rows * g, high)
+    plain = tiles * (heads // g) * splits
+    tails = triton.cdiv(CHUNK * g, high) * (heads // g) * TAILS
+
+    def wide(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=q.device)
+
     out = torch.empty_like(q)
     count = splits * rows * heads if splits > 1 else 1
-    part = torch.empty((count, dim), dtype=torch.float32, device=q.device)
-    mass = torch.empty((count, 2), dtype=torch.float32, device=q.device)
+    part, mass = wide(count, dim), wide(count, 2)
+    tail, tail_mass = wide(TAILS * CHUNK * heads, dim), wide(TAILS * CHUNK * heads, 2)
     gates = (0, 0) if gate is None else (gate.stride(0), gate.stride(1))
-    attend_kernel[(triton.cdiv(rows, tile), heads, splits)](
-        q, keys, values, q if gate is None else gate, out, part, mass, position, valid,
-        rows, *gates, heads, kv, capacity, dim, dim**-0.5 * LOG2_E,
-        GATE=gate is not None, SPLIT=SPLIT, R=tile, N=size, D=width, STAGES=deep,
-        num_warps=8 if tile == 128 else 4,
+    gated = q if gate is None else gate
+    attend_kernel[(plain + tails,)](
+        q, keys, values, gated, out, part, mass, tail, tail_mass, position, valid,
+        rows, *gates, heads, kv, capacity, dim, dim**-0.5 * LOG2_E, plain,
+        GATE=gate is not None, G=g, CHUNK=CHUNK, SPLIT=SPLIT, TAILS=TAILS, R=high, N=size,
+        D=width, STAGES=deep, num_warps=8 if high == 128 else 4, **early(q),
     )  # fmt: skip
-    if splits > 1:
-        merge_kernel[(rows, heads)](
-            part, mass, q if gate is None else gate, out, position, valid, rows, *gates,
-            heads, dim, GATE=gate is not None, SPLIT=SPLIT, D=triton.next_power_of_2(dim),
-            num_warps=2,
-        )  # fmt: skip
+    blocks = triton.cdiv(rows, MERGED) if splits > 1 else 0
+    merge_kernel[(blocks + CHUNK, heads)](
+        part, mass, tail, tail_mass, gated, out, position, valid, rows, *gates, heads, dim, blocks,
+        GATE=gate is not None, CHUNK=CHUNK, SPLIT=SPLIT, TAILS=TAILS, N=size, P=MERGED,
+        D=triton.next_power_of_2(dim), num_warps=4, **early(q),
+    )  # fmt: skip
     return out

@@ -9,9 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.attention_triton import LOG2_E, normed_rotated
+from flashrt_policies.kernels.attention_triton import LOG2_E
 from flashrt_policies.kernels.gated_delta import L2_EPS
 from flashrt_policies.kernels.gated_delta_triton import soft_plus
+from flashrt_policies.kernels.launch import begin, early
+from flashrt_policies.kernels.place_triton import normed_rotated
 
 # Programs per key head that share a decode step's keys; fixed, so one graph serves every length.
 SPLITS = 64
@@ -43,9 +45,10 @@ def conv_one(
 def delta_step_kernel(
     proj_ptr, window_ptr, conv_ptr, decay_ptr, bias_ptr, state_ptr, norm_ptr, out_ptr,
     key_heads, heads, key_dim, dim, l2_eps, scale, eps,
-    TAPS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    TAPS: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One key head and the value heads that share it: delta rule, read-out, gated norm."""
+    begin(PDL)
     key_head = tl.program_id(0)
     channels = 2 * key_heads * key_dim + heads * dim
     at_k, at_v = tl.arange(0, K), tl.arange(0, V)
@@ -85,17 +88,21 @@ def delta_step_kernel(
 @triton.jit
 def attend_one_kernel(
     q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, q_scale_ptr, k_scale_ptr, freq_ptr, position_ptr,
-    part_ptr, mass_ptr, q_head, kv_heads, capacity, dim, half, eps, scale,
-    NORM: tl.constexpr, G: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
-    N: tl.constexpr, D: tl.constexpr,
+    valid_ptr, part_ptr, mass_ptr, q_head, kv_heads, capacity, dim, half, eps, scale,
+    NORM: tl.constexpr, FRESH: tl.constexpr, G: tl.constexpr, GROUP: tl.constexpr,
+    SPLITS: tl.constexpr, N: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The G queries of one key head against one split of the keys.
 
-    The split's size grows with the length, their number does not. The first split also takes the
-    token's own key, straight from the projection, and writes it to its slot.
+    The split's size grows with the length, their number does not. With FRESH the first split also
+    takes the token's own key, straight from the projection, and writes it to its slot; without,
+    the token is the last of `valid` ones whose keys are in place.
     """
+    begin(PDL)
     kv, split = tl.program_id(0), tl.program_id(1)
     position = tl.load(position_ptr)
+    if not FRESH:
+        position = tl.maximum(position + tl.load(valid_ptr) - 1, 0)
     at, g = tl.arange(0, D), tl.arange(0, GROUP)
     mask = at < dim
     kind = keys_ptr.dtype.element_ty
@@ -111,19 +118,21 @@ def attend_one_kernel(
     m = tl.full((GROUP,), -float('inf'), tl.float32)
     total = tl.zeros((GROUP,), tl.float32)
     acc = tl.zeros((GROUP, D), tl.float32)
-    if split == 0:
-        k = normed_rotated(
-            k_ptr + kv * dim, k_scale_ptr, freq_ptr, position, dim, half, eps, NORM, D
-        ).to(kind)
-        v = tl.load(v_ptr + kv * dim + at, mask=mask, other=0.0)
-        tl.store(keys_ptr + position * dim + at, k, mask=mask)
-        tl.store(values_ptr + position * dim + at, v, mask=mask)
-        m = tl.sum(q.to(kind).to(tl.float32) * k.to(tl.float32)[None, :], 1) * scale
-        total += 1.0
-        acc += v.to(tl.float32)[None, :]
-    size = tl.cdiv(tl.cdiv(position, SPLITS), N) * N
+    if FRESH:
+        if split == 0:
+            k = normed_rotated(
+                k_ptr + kv * dim, k_scale_ptr, freq_ptr, position, dim, half, eps, NORM, D
+            ).to(kind)
+            v = tl.load(v_ptr + kv * dim + at, mask=mask, other=0.0)
+            tl.store(keys_ptr + position * dim + at, k, mask=mask)
+            tl.store(values_ptr + position * dim + at, v, mask=mask)
+            m = tl.sum(q.to(kind).to(tl.float32) * k.to(tl.float32)[None, :], 1) * scale
+            total += 1.0
+            acc += v.to(tl.float32)[None, :]
+    count = position if FRESH else position + 1
+    size = tl.cdiv(tl.cdiv(count, SPLITS), N) * N
     low = split * size
-    high = tl.minimum(low + size, position)
+    high = tl.minimum(low + size, count)
     q_low = q.to(kind)
     for start in tl.range(low, high, N):
         n = start + tl.arange(0, N)
@@ -148,9 +157,10 @@ def attend_one_kernel(
 def merge_one_kernel(
     part_ptr, mass_ptr, gate_ptr, out_ptr, gate_head, dim,
     GATE: tl.constexpr, G: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
-    D: tl.constexpr, N: tl.constexpr,
+    D: tl.constexpr, N: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Merge the splits of one head, N columns of it, and apply its gate."""
+    begin(PDL)
     head = tl.program_id(0)
     split, at = tl.arange(0, SPLITS), tl.program_id(1) * N + tl.arange(0, N)
     mask = at < dim
@@ -199,7 +209,7 @@ def delta_step(
         proj, window, conv, decay, bias, state, norm, out,
         key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5, eps,
         TAPS=conv.shape[0], K=triton.next_power_of_2(key_dim), V=triton.next_power_of_2(dim),
-        num_warps=8,
+        num_warps=8, **early(proj),
     )  # fmt: skip
     return out
 
@@ -216,6 +226,7 @@ def attend_one(
     k_scale: Tensor | None,
     eps: float,
     gate: Tensor | None,
+    valid: Tensor | None = None,
 ) -> Tensor:
     """Run full attention between its two products on one token.
 
@@ -231,6 +242,8 @@ def attend_one(
         k_scale: float32 [D], or None.
         eps: of the norms.
         gate: [1, H, D], or None.
+        valid: int64 [1]: the token is the last of so many behind `position`, whose keys and
+            values are in their slots (k and v are not read); None: it is the only one.
 
     Returns:
         [1, H * D].
@@ -243,15 +256,17 @@ def attend_one(
     mass = torch.empty((kv * SPLITS * group, 2), dtype=torch.float32, device=q.device)
     attend_one_kernel[(kv, SPLITS)](
         q, k, v, keys, values, q if q_scale is None else q_scale,
-        k if k_scale is None else k_scale, freq, position, part, mass,
+        k if k_scale is None else k_scale, freq, position,
+        position if valid is None else valid, part, mass,
         q.stride(1), kv, capacity, dim, freq.shape[0], eps, dim**-0.5 * LOG2_E,
-        NORM=q_scale is not None, G=g, GROUP=group, SPLITS=SPLITS, N=32, D=width,
-        num_warps=4, num_stages=2,
+        NORM=q_scale is not None, FRESH=valid is None, G=g, GROUP=group, SPLITS=SPLITS, N=32, D=width,
+        num_warps=4, num_stages=2, **early(q),
     )  # fmt: skip
     out = torch.empty((1, heads * dim), dtype=q.dtype, device=q.device)
     columns = min(width, 64)
     merge_one_kernel[(heads, width // columns)](
         part, mass, q if gate is None else gate, out, 0 if gate is None else gate.stride(1), dim,
         GATE=gate is not None, G=g, GROUP=group, SPLITS=SPLITS, D=width, N=columns, num_warps=4,
+        **early(q),
     )  # fmt: skip
     return out

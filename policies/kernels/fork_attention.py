@@ -50,16 +50,39 @@ class KeySlots:
     fresh: Tensor
 
 
-def plan(tables: Tables, heads: int, kv_heads: int) -> tuple[Tensor, Tensor]:
-    """Return the work lists of `attend` for all rows and for those that are read.
+@dataclass(frozen=True)
+class Lists:
+    """What attention works off, made on the device from the segments once per round.
 
-    Both are made on the device from the segments, once per round; empty on the CPU.
+    Attributes:
+        items: int32 [n, 4], tiles of all rows; empty on the CPU, which goes by segments.
+        reads: int32 [n, 4], tiles of the rows that are read.
+        split: keys of a trunk that one program takes.
+    """
+
+    items: Tensor
+    reads: Tensor
+    split: int
+
+
+def plan(
+    tables: Tables, heads: int, kv_heads: int, capacity: int, size: int, deterministic: bool
+) -> Lists:
+    """Make the work lists of a round.
+
+    Args:
+        tables: the round.
+        heads: query heads.
+        kv_heads: key heads.
+        capacity: T, slots for keys.
+        size: bytes of an element.
+        deterministic: trunks are cut alike in every stream.
     """
     if tables.tokens.is_cuda:
         from flashrt_policies.kernels import fork_attention_triton
 
-        return fork_attention_triton.plan(tables, heads, kv_heads)
-    return tables.reads[:0], tables.reads[:0]
+        return fork_attention_triton.plan(tables, heads, kv_heads, capacity, size, deterministic)
+    return Lists(tables.reads[:0], tables.reads[:0], capacity)
 
 
 def place_keys(
@@ -127,16 +150,23 @@ def _turned(x: Tensor, position: Tensor, freq: Tensor, scale: Tensor | None, eps
 
 
 def attend(
-    q: Tensor, tables: Tables, slots: KeySlots, gate: Tensor | None, tiles: Tensor, read: bool
+    q: Tensor,
+    tables: Tables,
+    rows: Tensor,
+    slots: KeySlots,
+    gate: Tensor | None,
+    lists: Lists,
+    read: bool,
 ) -> Tensor:
     """Attend from every row, or from the rows that are read; apply the output gate.
 
     Args:
         q: [M, H, D]; with `read` [B, H, D], one row per branch.
         tables: the round.
+        rows: int32 [4 or more, M or B], where the queries stand.
         slots: keys and values, already placed.
         gate: like `q`, the output is multiplied by its sigmoid; or None. May be strided.
-        tiles: the work list on the device, from `plan`.
+        lists: from `plan`.
         read: the queries are those of `tables.reads`.
 
     Returns:
@@ -145,7 +175,7 @@ def attend(
     if q.is_cuda:
         from flashrt_policies.kernels import fork_attention_triton
 
-        return fork_attention_triton.attend(q, tables, slots, gate, tiles, read)
+        return fork_attention_triton.attend(q, tables, rows, slots, gate, lists, read)
     out = torch.zeros(q.shape)
     segments = tables.segments.tolist()
     requests = tables.sizes.requests

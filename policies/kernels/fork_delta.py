@@ -22,11 +22,13 @@ from flashrt_policies.kernels.fork_stream import (
     MARK,
     PARENT,
     POSITION,
+    ROW_PAST,
     SLOT,
     START,
     Tables,
 )
 from flashrt_policies.kernels.gated_delta import CHUNK, gates, l2_norm
+from flashrt_policies.kernels.norm import gated_rms_norm
 
 
 @dataclass(frozen=True)
@@ -54,37 +56,43 @@ def mix(
     conv: Tensor,
     decay: Tensor,
     bias: Tensor,
+    norm: Tensor,
+    eps: float,
     dims: tuple[int, int, int, int],
 ) -> Tensor:
-    """Convolve, gate and apply the delta rule to the projections of a linear layer.
+    """Run a linear layer between its two products: convolution, gates, delta rule, gated norm.
 
     Args:
-        proj: [M, C + HV * V + 2 HV]: q, k, v, z, b, a; z is not read here.
+        proj: [M, C + HV * V + 2 HV]: q, k, v, z, b, a.
         tables: the round.
-        rows: int32 [4, M], from `fork_stream.spread`.
+        rows: int32 [4 or more, M], from `fork_stream.spread`.
         slots: trunks at position 0 start from nothing, others from here; a trunk with a mark
             leaves its state at the mark here.
         conv: [W, C].
         decay: float32 [HV], ``-exp(A_log)``.
         bias: float32 [HV].
+        norm: float32 [V], scale of the gated norm.
+        eps: of that norm.
         dims: (H, HV, K, V).
 
     Returns:
-        [M, HV, V], type of `proj`; unused rows are meaningless.
+        [M, HV * V], type of `proj`; unused rows are meaningless.
     """
     if proj.is_cuda:
         from flashrt_policies.kernels import fork_delta_triton
 
-        return fork_delta_triton.mix(proj, tables, slots, conv, decay, bias, dims)
+        return fork_delta_triton.mix(proj, tables, rows, slots, conv, decay, bias, norm, eps, dims)
     key_heads, heads, key_dim, dim = dims
     segments = tables.segments.tolist()
     trunks = segments[: tables.sizes.requests]
-    before = _windows(trunks, slots, conv.shape[0] - 1)  # [R, W - 1, C]
-    series = torch.cat((before.flatten(0, 1), proj[:, : conv.shape[1]]))
-    back = _taps(segments, tables, conv.shape[0])  # [W, M] rows of `series`
-    mixed = torch.zeros(proj.shape[0], conv.shape[1])
-    for tap in range(conv.shape[0]):
-        mixed += series.index_select(0, back[tap]).float() * conv[tap].float()
+    mixed = proj[:, : conv.shape[1]].float() * conv[-1].float()
+    windows = torch.cat([window.float() for window in slots.window])  # [slots * (W - 1), C]
+    nothing = torch.zeros(1, conv.shape[1])
+    # Rows of the stream, then nothing (-1), then the windows' rows from -2 down.
+    series = torch.cat((proj[:, : conv.shape[1]].float(), windows.flip(0), nothing))
+    for d in range(1, conv.shape[0]):
+        source = rows[ROW_PAST + d - 1].long() % len(series)
+        mixed += series.index_select(0, source) * conv[-1 - d].float()
     mixed = F.silu(mixed)
     q, k, v = mixed.split((key_heads * key_dim, key_heads * key_dim, heads * dim), dim=1)
     b, a = proj[:, conv.shape[1] + heads * dim :].split((heads, heads), dim=1)
@@ -119,36 +127,8 @@ def mix(
         state[going] = mine
     o = torch.zeros(proj.shape[0], heads, dim)
     o[parts.source[parts.real]] = out.transpose(1, 2)[parts.real]
-    return o.to(proj.dtype)
-
-
-def _windows(trunks: list[list[int]], slots: DeltaSlots, taps: int) -> Tensor:
-    """Return the inputs before each trunk's first row, [R, W - 1, C]; zero at a text's start."""
-    found = [slots.window[x[SLOT]] * (1 if x[POSITION] else 0) for x in trunks]
-    return torch.stack(found)
-
-
-def _taps(segments: list[list[int]], tables: Tables, taps: int) -> Tensor:
-    """Return which rows of (windows, stream) each row's convolution reads, int64 [W, M].
-
-    Row r of trunk i follows its window, rows i * (W - 1) on; a branch follows its trunk.
-    """
-    requests, past = tables.sizes.requests, taps - 1
-    found = torch.zeros(taps, tables.sizes.rows, dtype=torch.int64)
-    for index, segment in enumerate(segments):
-        start, count = segment[START], segment[COUNT]
-        if not count:
-            continue
-        trunk = segments[segment[PARENT]]
-        own = requests * past + torch.arange(start, start + count)
-        lead = segment[PARENT] * past + torch.arange(past)
-        line = torch.cat((lead, own))
-        if index >= requests:
-            body = requests * past + torch.arange(trunk[START], trunk[START] + trunk[COUNT])
-            line = torch.cat((torch.cat((lead, body))[-past:] if past else body[:0], own))
-        for tap in range(taps):
-            found[tap, start : start + count] = line[tap : tap + count]
-    return found
+    z = proj[:, conv.shape[1] : conv.shape[1] + heads * dim].unflatten(1, (heads, dim))
+    return gated_rms_norm(o.to(proj.dtype), z, norm, eps).flatten(1)
 
 
 class _Parts:

@@ -24,8 +24,9 @@ START, COUNT, SLOT, POSITION, TRUNK, MARK, FIRST, PARENT = range(8)
 COLUMNS = 8
 # Entries of `counts`.
 ROWS, REQUESTS, BRANCHES, CHUNKS, OPTIONS = range(5)
-# Rows of `rows`: slot, branch (-1 in a trunk), position, segment (-1: unused row).
-ROW_SLOT, ROW_BRANCH, ROW_POSITION, ROW_SEGMENT = range(4)
+# Rows of `rows`: slot, branch (-1 in a trunk), position, segment (-1: unused row); behind them
+# the inputs that the convolution meets one, two, ... tokens back, see `spread`.
+ROW_SLOT, ROW_BRANCH, ROW_POSITION, ROW_SEGMENT, ROW_PAST = range(5)
 
 
 @dataclass(frozen=True)
@@ -119,15 +120,36 @@ def arrays(flat: NDArray[np.int32], sizes: Sizes) -> dict[str, NDArray[np.int32]
     return found
 
 
-def spread(tables: Tables) -> Tensor:
-    """Return slot, branch, position and segment of every row, int32 [4, M]; -1 where unused."""
+def spread(tables: Tables, back: int) -> Tensor:
+    """Return what every row is and what came before it; -1 where unused.
+
+    Args:
+        tables: the round.
+        back: W - 1, how many tokens the convolution looks back.
+
+    Returns:
+        int32 [4 + back, M]: slot, branch, position, segment; then for d = 1 .. back the row d
+        tokens before, which for the first ones of a branch is in its trunk; ``-2 - n`` where it
+        is no row of this round but row n of all slots' windows; -1 before the text.
+    """
     if tables.tokens.is_cuda:
         from flashrt_policies.kernels import fork_stream_triton
 
-        return fork_stream_triton.spread(tables)
-    rows = torch.full((4, tables.sizes.rows), -1, dtype=torch.int32)
-    for index, segment in enumerate(tables.segments.tolist()):
+        return fork_stream_triton.spread(tables, back)
+    rows = torch.full((4 + back, tables.sizes.rows), -1, dtype=torch.int32)
+    segments = tables.segments.tolist()
+    for index, segment in enumerate(segments):
         start, count = segment[START], segment[COUNT]
+        if not count:
+            continue
+        trunk = segments[segment[PARENT]]
+        window = -2 - segment[SLOT] * back - torch.arange(back)
+        line = window if trunk[POSITION] else torch.full((back,), -1)
+        if index >= tables.sizes.requests:
+            line = torch.cat((line, trunk[START] + torch.arange(trunk[COUNT])))
+        line = torch.cat((line, start + torch.arange(count)))
+        for d in range(1, back + 1):
+            rows[ROW_PAST + d - 1, start : start + count] = line[len(line) - count - d :][:count]
         branch = index - tables.sizes.requests
         rows[ROW_SLOT, start : start + count] = segment[SLOT]
         rows[ROW_BRANCH, start : start + count] = max(branch, -1)
@@ -136,14 +158,17 @@ def spread(tables: Tables) -> Tensor:
     return rows
 
 
-def embed(tables: Tables, rows: Tensor, weight: Tensor, histories: list[Tensor]) -> Tensor:
+def embed(
+    tables: Tables, rows: Tensor, weight: Tensor, histories: list[Tensor], apart: Tensor
+) -> Tensor:
     """Look the tokens up, and note those of trunks in their slot's history.
 
     Args:
         tables: the round.
-        rows: int32 [4, M], from `spread`.
+        rows: from `spread`.
         weight: [vocab, hidden].
         histories: per slot, int32 [1, T]; written at the trunk's positions.
+        apart: int64 [slots], elements from the first history to each.
 
     Returns:
         [M, hidden]; unused rows are zero.
@@ -151,7 +176,7 @@ def embed(tables: Tables, rows: Tensor, weight: Tensor, histories: list[Tensor])
     if weight.is_cuda:
         from flashrt_policies.kernels import fork_stream_triton
 
-        return fork_stream_triton.embed(tables, rows, weight, histories)
+        return fork_stream_triton.embed(tables, rows, weight, histories, apart)
     for segment in tables.segments[: tables.sizes.requests].tolist():
         start, count, at = segment[START], segment[COUNT], segment[POSITION]
         part = tables.tokens[start : start + count]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from flashrt_policies.kernels.conv import causal_conv_silu
+from flashrt_policies.kernels.norm import gated_rms_norm
 
 CHUNK = 64
 L2_EPS = 1e-6
@@ -132,28 +133,34 @@ def mix(
     conv: Tensor,
     decay: Tensor,
     bias: Tensor,
+    norm: Tensor,
+    eps: float,
     valid: Tensor,
     dims: tuple[int, int, int, int],
 ) -> Tensor:
-    """Convolve, gate and apply the delta rule to the projections of a linear layer.
+    """Convolve, apply the delta rule, norm and gate the projections of a linear layer.
 
     Args:
-        proj: [M, C + HV * V + 2 HV]: q, k, v, z, b, a; z is not read here.
+        proj: [M, C + HV * V + 2 HV]: q, k, v, z, b, a.
         window: [W - 1, C], the inputs before these; moved past the valid ones.
         state: float32 [HV, K, V]; moved past the valid tokens.
         conv: [W, C].
         decay: float32 [HV], ``-exp(A_log)``.
         bias: float32 [HV].
+        norm: float32 [V], of the gated norm.
+        eps: of that norm.
         valid: int64 [1], number of real tokens.
         dims: (H, HV, K, V).
 
     Returns:
-        [M, HV, V], type of `proj`.
+        [M, HV * V], type of `proj`; rows at and past `valid` are meaningless.
     """
     if proj.is_cuda:
         from flashrt_policies.kernels import gated_delta_triton
 
-        return gated_delta_triton.mix(proj, window, state, conv, decay, bias, valid, dims)
+        return gated_delta_triton.mix(
+            proj, window, state, conv, decay, bias, norm, eps, valid, dims
+        )
     key_heads, heads, key_dim, dim = dims
     channels = conv.shape[1]
     mixed = causal_conv_silu(proj[:, :channels], window, conv, valid)
@@ -166,4 +173,5 @@ def mix(
         out = recurrent(q, k, v, g, beta, state)
     else:
         out = chunked(q, k, v, g, beta, state, valid)
-    return out.to(proj.dtype)
+    z = proj[:, channels : channels + heads * dim].unflatten(1, (heads, dim))
+    return gated_rms_norm(out, z, norm, eps).flatten(1)

@@ -1,13 +1,19 @@
-"""Triton kernels of `gated_delta`: a parallel pass over chunks, then the scan over them.
+"""Triton kernels of `gated_delta`: a parallel pass over chunks, the state's walk, the read-out.
 
-`prepare_kernel` does for every chunk and head at once what does not need the state: convolution,
-norms, gates, and the unit lower triangular system of the UT transform. `scan_kernel` carries the
-state from chunk to chunk and gives the output. The grid is fixed by the capacity of the replay;
-chunks past the valid tokens return at once. A chunk starts at a multiple of C behind the start of
-the replay and is computed alike wherever it stands in it, so replays that start at multiples of C
-cut a text into the same chunks, and a token's bits do not depend on how many a replay holds.
-Float32 operands go through the tensor cores in three TF32 products, which keeps their precision.
+What a chunk does to the state S [K, V] is affine, S <- a S + R^T S + G, and what it reads is too,
+o = Q S + O. `taps_kernel` convolves, and norms queries and keys. `prepare_kernel` makes a, R, G, Q
+and O for every chunk and head at once: gates, and the unit lower triangular system of the UT
+transform. `carry_kernel` walks the state over the chunks, one product each, and keeps it as it was
+before each. `read_kernel` answers the queries of every chunk and applies the gated norm.
+
+The grid is fixed by the capacity of the replay; chunks past the valid tokens return at once. A
+chunk starts at a multiple of C behind the start of the replay and is computed alike wherever it
+stands in it, so replays that start at multiples of C cut a text into the same chunks, and a token's
+bits do not depend on how many a replay holds. Float32 operands go through the tensor cores in
+three TF32 products, which keeps their precision.
 """
+
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
@@ -17,29 +23,44 @@ import triton.language as tl
 from torch import Tensor
 
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
-from flashrt_policies.kernels.launch import side, stages
+from flashrt_policies.kernels.launch import begin, early, side, stages
 
-# Columns of the state that one program of the scan holds, and the warps of both kernels.
-SCAN_COLUMNS = 64
-PREPARE_WARPS = 4
-SCAN_WARPS = 4
+# Columns of the state that one program of the walk holds, and the kernels' warps.
+CARRY_COLUMNS = 64
+TAPS_ROWS = 16
+PREPARE_WARPS = 8
+CARRY_WARPS = 4
+READ_WARPS = 4
 
 
 @triton.jit
-def conv_tile(
-    proj_ptr, window_ptr, conv_ptr, row, channel, mask, proj_row, channels, valid,
-    TAPS: tl.constexpr,
+def taps_kernel(
+    proj_ptr, window_ptr, conv_ptr, valid_ptr, out_ptr,
+    proj_row, key_heads, key_dim, dim, channels, l2_eps, scale,
+    TAPS: tl.constexpr, R: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Convolution and SiLU of one tile [C, N] of channels, in float32.
+    """R rows of one head of q, k or v: convolution, SiLU, and for q and k the norm.
 
     Taps are summed in the same order whether a token's past lies in the replay or in the window.
     """
-    acc = tl.zeros((row.shape[0], channel.shape[0]), tl.float32)
+    begin(PDL)
+    head = tl.program_id(1)
+    valid = tl.load(valid_ptr).to(tl.int32)
+    if tl.program_id(0) * R >= valid:
+        return
+    normed = head < 2 * key_heads
+    first = tl.where(
+        normed, head * key_dim, 2 * key_heads * key_dim + (head - 2 * key_heads) * dim
+    )
+    row, at = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
+    mask = at < tl.where(normed, key_dim, dim)
+    channel = first + at
+    acc = tl.zeros((R, D), tl.float32)
     for tap in tl.static_range(TAPS):
         source = row + (tap - (TAPS - 1))
         inside = (source >= 0) & (source < valid)
         x = tl.load(
-            proj_ptr + source[:, None].to(tl.int64) * proj_row + channel[None, :],
+            proj_ptr + (source[:, None] * proj_row + channel[None, :]),
             mask=mask[None, :] & inside[:, None],
             other=0.0,
         ).to(tl.float32)
@@ -51,7 +72,11 @@ def conv_tile(
             ).to(tl.float32)
         weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
         acc = tl.fma(x, weight.to(tl.float32)[None, :], acc)
-    return acc * tl.sigmoid(acc)
+    y = acc * tl.sigmoid(acc)
+    if normed:
+        y = y * (tl.rsqrt(tl.sum(y * y, 1) + l2_eps) * tl.where(head < key_heads, scale, 1.0))[:, None]
+    spot = out_ptr + (row[:, None] * channels + channel[None, :])
+    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask[None, :] & (row < valid)[:, None])
 
 
 @triton.jit
@@ -63,7 +88,7 @@ def soft_plus(a):
 
 
 @triton.jit
-def unit_inverse(a, C: tl.constexpr):
+def unit_inverse(a, C: tl.constexpr, EXACT: tl.constexpr):
     """Inverse of I + a, a strictly lower triangular [C, C], C a multiple of 16 up to 64.
 
     The diagonal blocks of 16 are inverted by (I - d)(I + d^2)(I + d^4)(I + d^8), exact since
@@ -73,127 +98,116 @@ def unit_inverse(a, C: tl.constexpr):
     eye = (i[:, None] == i[None, :]).to(tl.float32)
     near = (i[:, None] // 16) == (i[None, :] // 16)
     d = tl.where(near, a, 0.0)
-    d2 = tl.dot(d, d, input_precision='tf32x3')
-    d4 = tl.dot(d2, d2, input_precision='tf32x3')
-    d8 = tl.dot(d4, d4, input_precision='tf32x3')
-    inverse = tl.dot(eye - d, eye + d2, input_precision='tf32x3')
-    inverse = tl.dot(inverse, eye + d4, input_precision='tf32x3')
-    inverse = tl.dot(inverse, eye + d8, input_precision='tf32x3')
-    x = tl.dot(inverse, tl.where(near, 0.0, a), input_precision='tf32x3')
-    x2 = tl.dot(x, x, input_precision='tf32x3')
-    outer = tl.dot(eye - x, eye + x2, input_precision='tf32x3')
-    return tl.dot(outer, inverse, input_precision='tf32x3')
+    d2 = tl.dot(d, d, input_precision=EXACT)
+    d4 = tl.dot(d2, d2, input_precision=EXACT)
+    d8 = tl.dot(d4, d4, input_precision=EXACT)
+    inverse = tl.dot(eye - d, eye + d2, input_precision=EXACT)
+    inverse = tl.dot(inverse, eye + d4, input_precision=EXACT)
+    inverse = tl.dot(inverse, eye + d8, input_precision=EXACT)
+    x = tl.dot(inverse, tl.where(near, 0.0, a), input_precision=EXACT)
+    x2 = tl.dot(x, x, input_precision=EXACT)
+    outer = tl.dot(eye - x, eye + x2, input_precision=EXACT)
+    return tl.dot(outer, inverse, input_precision=EXACT)
 
 
 @triton.jit
 def prepare_kernel(
-    proj_ptr, window_ptr, conv_ptr, decay_ptr, bias_ptr, valid_ptr,
-    told_ptr, asked_ptr, write_ptr, new_ptr, inner_ptr, last_ptr,
-    proj_row, key_heads, heads, key_dim, dim, l2_eps, scale,
-    TAPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    mixed_ptr, proj_ptr, decay_ptr, bias_ptr, valid_ptr,
+    turn_ptr, gain_ptr, ask_ptr, own_ptr, last_ptr,
+    proj_row, channels, key_heads, heads, key_dim, dim,
+    C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one value head.
+    """One chunk of one value head: what it does to a state and what it reads from it.
 
-    Writes told [C, K] (w: what the state already predicts), asked [C, K] (decayed queries),
-    write [C, K] (decayed keys), new [C, V] (u), inner [C, C] (query times key within the chunk)
-    and the chunk's whole decay.
+    Writes, with w and u the solution of the chunk's system for keys and values and k' the keys
+    decayed to the chunk's end, turn R [K, K] = -w^T k', gain G^T [V, K] = u^T k', ask Q [C, K],
+    own O [C, V] and last, the chunk's whole decay a.
     """
+    begin(PDL)
     chunk, head = tl.program_id(0), tl.program_id(1)
     valid = tl.load(valid_ptr).to(tl.int32)
     if chunk * C >= valid:
         return
-    kind = new_ptr.dtype.element_ty
-    channels = 2 * key_heads * key_dim + heads * dim
+    kind = own_ptr.dtype.element_ty
     key_head = head // (heads // key_heads)
-    i = tl.arange(0, C)
+    i, at_k, at_v = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
     row = chunk * C + i
     real = row < valid
-    at_k, at_v = tl.arange(0, K), tl.arange(0, V)
-    in_k, in_v = at_k < key_dim, at_v < dim
+    in_k = real[:, None] & (at_k < key_dim)[None, :]
+    in_v = real[:, None] & (at_v < dim)[None, :]
+    slot = (chunk * heads + head).to(tl.int64)
+    line = row[:, None] * channels
+    key = line + ((key_heads + key_head) * key_dim + at_k)[None, :]
+    query = line + (key_head * key_dim + at_k)[None, :]
+    value = line + (2 * key_heads * key_dim + head * dim + at_v)[None, :]
+    k = tl.load(mixed_ptr + key, mask=in_k, other=0.0)
+    q = tl.load(mixed_ptr + query, mask=in_k, other=0.0)
+    v = tl.load(mixed_ptr + value, mask=in_v, other=0.0)
 
     gate = proj_ptr + row.to(tl.int64) * proj_row + channels + heads * dim + head
     b = tl.load(gate, mask=real, other=0.0).to(tl.float32)
     a = tl.load(gate + heads, mask=real, other=0.0).to(tl.float32) + tl.load(bias_ptr + head)
-    softplus = soft_plus(a)
     beta = tl.where(real, tl.sigmoid(b), 0.0)
-    g = tl.cumsum(tl.where(real, tl.load(decay_ptr + head) * softplus, 0.0), 0)  # [C]
+    g = tl.cumsum(tl.where(real, tl.load(decay_ptr + head) * soft_plus(a), 0.0), 0)  # [C]
     last = tl.sum(tl.where(i == C - 1, g, 0.0), 0)
-
-    slot = (chunk * heads + head).to(tl.int64)
-    tile = i[:, None] * K + at_k[None, :]
-    # One thing after the other: each tile is stored before the next one is made.
-    k = conv_tile(
-        proj_ptr, window_ptr, conv_ptr, row, (key_heads + key_head) * key_dim + at_k, in_k,
-        proj_row, channels, valid, TAPS,
-    )  # fmt: skip
-    k = k * tl.rsqrt(tl.sum(k * k, 1) + l2_eps)[:, None]
-    tl.store(write_ptr + slot * C * K + tile, (k * tl.exp(last - g)[:, None]).to(kind))
-    k_low = k.to(kind)
+    tl.store(last_ptr + slot, tl.exp(last))
 
     lower = i[:, None] >= i[None, :]
     fade = tl.exp(tl.where(lower, g[:, None] - g[None, :], -float('inf')))  # [C, C]
-    system = tl.dot(k_low, tl.trans(k_low), input_precision='tf32x3') * fade * beta[:, None]
-    system = tl.where(i[:, None] > i[None, :], system, 0.0)
-    solve = unit_inverse(system, C)
-    w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k_low, input_precision='tf32x3')
-    tl.store(told_ptr + slot * C * K + tile, w.to(kind))
+    system = tl.dot(k, tl.trans(k), input_precision='tf32x3') * fade * beta[:, None]
+    solve = unit_inverse(tl.where(i[:, None] > i[None, :], system, 0.0), C, EXACT)
+    inner = (tl.dot(q, tl.trans(k), input_precision='tf32x3') * fade).to(kind)
+    k_end = (k.to(tl.float32) * tl.exp(last - g)[:, None]).to(kind)
 
-    v = conv_tile(
-        proj_ptr, window_ptr, conv_ptr, row, 2 * key_heads * key_dim + head * dim + at_v, in_v,
-        proj_row, channels, valid, TAPS,
-    ).to(kind)  # fmt: skip
-    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3')
-    tl.store(new_ptr + slot * C * V + i[:, None] * V + at_v[None, :], u.to(kind))
+    w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k, input_precision='tf32x3')
+    w = w.to(kind)
+    ask = q.to(tl.float32) * tl.exp(g)[:, None] - tl.dot(inner, w, input_precision='tf32x3')
+    tl.store(ask_ptr + slot * C * K + i[:, None] * K + at_k[None, :], ask.to(kind))
+    turn = -tl.dot(tl.trans(w), k_end, input_precision='tf32x3')
+    tl.store(turn_ptr + slot * K * K + at_k[:, None] * K + at_k[None, :], turn.to(kind))
 
-    q = conv_tile(
-        proj_ptr, window_ptr, conv_ptr, row, key_head * key_dim + at_k, in_k,
-        proj_row, channels, valid, TAPS,
-    )  # fmt: skip
-    q = q * (tl.rsqrt(tl.sum(q * q, 1) + l2_eps) * scale)[:, None]
-    tl.store(asked_ptr + slot * C * K + tile, (q * tl.exp(g)[:, None]).to(kind))
-    inner = tl.dot(q.to(kind), tl.trans(k_low), input_precision='tf32x3') * fade
-    tl.store(inner_ptr + slot * C * C + i[:, None] * C + i[None, :], inner.to(kind))
-    tl.store(last_ptr + slot, tl.exp(last))
+    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3').to(kind)
+    own = tl.dot(inner, u, input_precision='tf32x3')
+    tl.store(own_ptr + slot * C * V + i[:, None] * V + at_v[None, :], own.to(kind))
+    gain = tl.dot(tl.trans(u), k_end, input_precision='tf32x3')
+    tl.store(gain_ptr + slot * V * K + at_v[:, None] * K + at_k[None, :], gain.to(kind))
 
 
 @triton.jit
-def scan_kernel(
-    told_ptr, asked_ptr, write_ptr, new_ptr, inner_ptr, last_ptr, state_ptr, out_ptr,
-    proj_ptr, window_ptr, valid_ptr, proj_row, channels, heads, key_dim, dim,
+def carry_kernel(
+    turn_ptr, gain_ptr, last_ptr, state_ptr, before_ptr, proj_ptr, window_ptr, valid_ptr,
+    proj_row, channels, heads, key_dim, dim,
     TAPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, N: tl.constexpr,
-    SHARE: tl.constexpr, STAGES: tl.constexpr,
+    SHARE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head and N columns of its state: carry it over the chunks and read it.
+    """One head and N columns of its state: walk it over the chunks, keep it before each.
 
-    Each program also moves SHARE channels of the convolution's window past the valid tokens.
+    The state is held transposed, [N, K], so that it enters the product from registers. Each
+    program also moves SHARE channels of the convolution's window past the valid tokens.
     """
+    begin(PDL)
     head, part = tl.program_id(0), tl.program_id(1)
     valid = tl.load(valid_ptr).to(tl.int32)
-    kind = new_ptr.dtype.element_ty
-    i = tl.arange(0, C)
+    kind = before_ptr.dtype.element_ty
     at_k, at_v = tl.arange(0, K), part * N + tl.arange(0, N)
-    spot = state_ptr + head * key_dim * dim + at_k[:, None] * dim + at_v[None, :]
-    in_state = (at_k < key_dim)[:, None] & (at_v < dim)[None, :]
-    state = tl.load(spot, mask=in_state, other=0.0)  # [K, N], float32
-    for chunk in tl.range(0, tl.cdiv(valid, C), num_stages=STAGES):
+    spot = state_ptr + head * key_dim * dim + at_k[None, :] * dim + at_v[:, None]
+    in_state = (at_k < key_dim)[None, :] & (at_v < dim)[:, None]
+    state = tl.load(spot, mask=in_state, other=0.0)  # [N, K], float32
+    square = at_k[:, None] * K + at_k[None, :]
+    tile = at_v[:, None] * K + at_k[None, :]
+    count = tl.cdiv(valid, C)
+    fade = tl.load(last_ptr + head, mask=count > 0, other=1.0)
+    for chunk in tl.range(0, count, num_stages=STAGES):
         slot = (chunk * heads + head).to(tl.int64)
-        tile = i[:, None] * K + at_k[None, :]
+        # The next chunk's decay is on its way while this one is computed.
+        after = tl.load(last_ptr + slot + heads, mask=chunk + 1 < count, other=1.0)
+        turn = tl.load(turn_ptr + slot * K * K + square)
+        gain = tl.load(gain_ptr + slot * V * K + tile)
         low = state.to(kind)
-        told = tl.dot(tl.load(told_ptr + slot * C * K + tile), low, input_precision='tf32x3')
-        asked = tl.dot(tl.load(asked_ptr + slot * C * K + tile), low, input_precision='tf32x3')
-        u = tl.load(new_ptr + slot * C * V + i[:, None] * V + at_v[None, :]).to(tl.float32)
-        fresh = (u - told).to(kind)
-        inner = tl.load(inner_ptr + slot * C * C + i[:, None] * C + i[None, :])
-        out = asked + tl.dot(inner, fresh, input_precision='tf32x3')
-        row = chunk * C + i
-        tl.store(
-            out_ptr + (row[:, None].to(tl.int64) * heads + head) * dim + at_v[None, :],
-            out.to(out_ptr.dtype.element_ty),
-            mask=(row < valid)[:, None] & (at_v < dim)[None, :],
-        )
-        keys = tl.load(write_ptr + slot * C * K + i[None, :] * K + at_k[:, None])  # [K, C]
-        state = state * tl.load(last_ptr + slot)
-        state += tl.dot(keys, fresh, input_precision='tf32x3')
+        tl.store(before_ptr + slot * V * K + tile, low)
+        state = tl.fma(state, fade, gain.to(tl.float32))
+        state = tl.dot(low, turn, state, input_precision='tf32x3')
+        fade = after
     tl.store(spot, state, mask=in_state)
 
     channel = (head * tl.num_programs(1) + part) * SHARE + tl.arange(0, SHARE)
@@ -214,6 +228,36 @@ def scan_kernel(
         tl.store(window_ptr + tap * channels + channel, tl.where(source >= 0, x, kept), mask=mask)
 
 
+@triton.jit
+def read_kernel(
+    before_ptr, ask_ptr, own_ptr, proj_ptr, norm_ptr, valid_ptr, out_ptr,
+    proj_row, channels, heads, dim, eps,
+    C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one head: o = Q S + O, then norm(o) * silu(z)."""
+    begin(PDL)
+    chunk, head = tl.program_id(0), tl.program_id(1)
+    valid = tl.load(valid_ptr).to(tl.int32)
+    if chunk * C >= valid:
+        return
+    i, at_k, at_v = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
+    row = (chunk * C + i).to(tl.int64)
+    inside = (row < valid)[:, None] & (at_v < dim)[None, :]
+    slot = (chunk * heads + head).to(tl.int64)
+    ask = tl.load(ask_ptr + slot * C * K + i[:, None] * K + at_k[None, :])
+    state = tl.load(before_ptr + slot * V * K + at_v[None, :] * K + at_k[:, None])  # [K, V]
+    own = tl.load(own_ptr + slot * C * V + i[:, None] * V + at_v[None, :]).to(tl.float32)
+    gate = channels + head * dim + at_v
+    z = tl.load(proj_ptr + row[:, None] * proj_row + gate[None, :], mask=inside, other=0.0)
+    o = tl.dot(ask, state, own, input_precision='tf32x3')  # [C, V]; zero in columns past dim
+    z = z.to(tl.float32)
+    scale = tl.load(norm_ptr + at_v, mask=at_v < dim, other=0.0)
+    inverse = tl.rsqrt(tl.sum(o * o, 1) / dim + eps)
+    y = o * inverse[:, None] * scale[None, :] * (z * tl.sigmoid(z))
+    spot = out_ptr + (row[:, None] * heads + head) * dim + at_v[None, :]
+    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
 def mix(
     proj: Tensor,
     window: Tensor,
@@ -221,6 +265,8 @@ def mix(
     conv: Tensor,
     decay: Tensor,
     bias: Tensor,
+    norm: Tensor,
+    eps: float,
     valid: Tensor,
     dims: tuple[int, int, int, int],
 ) -> Tensor:
@@ -234,24 +280,36 @@ def mix(
     def scratch(*shape: int, dtype: torch.dtype = proj.dtype) -> Tensor:
         return torch.empty((chunks, heads, *shape), dtype=dtype, device=proj.device)
 
-    told, asked, write = scratch(CHUNK, k), scratch(CHUNK, k), scratch(CHUNK, k)
-    new, inner = scratch(CHUNK, v), scratch(CHUNK, CHUNK)
+    mixed = torch.empty((rows, channels), dtype=proj.dtype, device=proj.device)
+    taps_kernel[(triton.cdiv(rows, TAPS_ROWS), 2 * key_heads + heads)](
+        proj, window, conv, valid, mixed,
+        proj.stride(0), key_heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
+        TAPS=taps, R=TAPS_ROWS, D=triton.next_power_of_2(max(key_dim, dim)),
+        num_warps=4, **early(proj),
+    )  # fmt: skip
+    turn, gain, before = scratch(k, k), scratch(v, k), scratch(v, k)
+    ask, own = scratch(CHUNK, k), scratch(CHUNK, v)
     last = scratch(dtype=torch.float32)
     prepare_kernel[(chunks, heads)](
-        proj, window, conv, decay, bias, valid, told, asked, write, new, inner, last,
-        proj.stride(0), key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5,
-        TAPS=taps, C=CHUNK, K=k, V=v,
-        num_warps=PREPARE_WARPS, num_stages=1,
+        mixed, proj, decay, bias, valid, turn, gain, ask, own, last,
+        proj.stride(0), channels, key_heads, heads, key_dim, dim,
+        C=CHUNK, K=k, V=v, EXACT='tf32' if proj.element_size() == 2 else 'tf32x3',
+        num_warps=PREPARE_WARPS, num_stages=1, **early(proj),
     )  # fmt: skip
-    out = torch.empty((rows, heads, dim), dtype=proj.dtype, device=proj.device)
-    columns = min(v, SCAN_COLUMNS)
+    columns = min(v, CARRY_COLUMNS)
     parts = v // columns
-    scan_kernel[(heads, parts)](
-        told, asked, write, new, inner, last, state, out, proj, window, valid,
+    carry_kernel[(heads, parts)](
+        turn, gain, last, state, before, proj, window, valid,
         proj.stride(0), channels, heads, key_dim, dim,
         TAPS=taps, C=CHUNK, K=k, V=v, N=columns,
         SHARE=triton.next_power_of_2(triton.cdiv(channels, heads * parts)),
-        STAGES=stages(proj, CHUNK * (3 * k + CHUNK + columns), 3),
-        num_warps=SCAN_WARPS,
+        STAGES=stages(proj, k * (k + columns), 4),
+        num_warps=CARRY_WARPS, **early(proj),
+    )  # fmt: skip
+    out = torch.empty((rows, heads * dim), dtype=proj.dtype, device=proj.device)
+    read_kernel[(chunks, heads)](
+        before, ask, own, proj, norm, valid, out,
+        proj.stride(0), channels, heads, dim, eps,
+        C=CHUNK, K=k, V=v, num_warps=READ_WARPS, num_stages=1, **early(proj),
     )  # fmt: skip
     return out

@@ -1,12 +1,22 @@
-"""What a launch must know of the device: its number of processors and its shared memory."""
+"""What a launch must know of the device, and how a launch begins before the one before it ends.
+
+From Hopper on, a kernel may be launched while its predecessor still runs (programmatic dependent
+launch): it may do what needs nothing of the predecessor, such as fetching weights into the cache,
+and then waits for all of it. Every kernel here begins with `begin`, so the chain has no gaps.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # Shortest side of a tile in a kernel of several matrix products. On Hopper, Triton 3.6 reads past
 # its shared memory when such a kernel has sides of 16 or 32: an illegal access, or wrong numbers
@@ -47,3 +57,35 @@ def stages(like: Tensor, elements: int, most: int) -> int:
     """
     room = int(0.9 * shared_bytes(like.device))
     return max(1, min(most, room // (elements * like.element_size())))
+
+
+@functools.cache
+def overlaps(device: torch.device) -> bool:
+    """Return whether the device launches a kernel before its predecessor has ended."""
+    return device.type == 'cuda' and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def early(like: Tensor) -> dict[str, Any]:
+    """Return the keywords of a launch whose kernel begins with `begin`.
+
+    Args:
+        like: a tensor of the device.
+    """
+    return {'PDL': True, 'launch_pdl': True} if overlaps(like.device) else {'PDL': False}
+
+
+@triton.jit
+def begin(PDL: tl.constexpr):
+    """Let the successor be launched, then wait for every effect of the predecessor."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def fetch(pointers):
+    """Ask for a line of 128 bytes at each pointer to be brought into the second-level cache."""
+    tl.inline_asm_elementwise(
+        'prefetch.global.L2 [$1]; // $0', '=r,l', [pointers.to(tl.int64)], dtype=tl.int32,
+        is_pure=False, pack=1,
+    )  # fmt: skip

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from flashrt_policies.kernels.activation import silu_mul
+from flashrt_policies.kernels.norm import add_rms_norm
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x @ weight.T + bias``.
@@ -23,6 +26,46 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
         return linear_triton.linear(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def gated(x: Tensor, weight: Tensor) -> Tensor:
+    """Return ``silu(x @ gate.T) * (x @ up.T)``.
+
+    Args:
+        x: [M, K].
+        weight: [2 N, K], the gate, then up.
+
+    Returns:
+        [M, N]; on CUDA a row keeps its bits as in `linear`.
+    """
+    if x.is_cuda:
+        from flashrt_policies.kernels import linear_triton
+
+        return linear_triton.gated(x, weight)
+    return silu_mul(F.linear(x, weight))
+
+
+def project(
+    y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, scale: Tensor, eps: float
+) -> Tensor:
+    """Add ``y @ weight.T + bias`` to the residual stream in place and return its norm.
+
+    Args:
+        y: [M, K].
+        weight: [N, K].
+        bias: [N], or None.
+        x: residual stream [M, N].
+        scale: float32 [N], of the norm.
+        eps: of the norm.
+
+    Returns:
+        [M, N]; on CUDA a row keeps its bits as in `linear`.
+    """
+    if y.is_cuda:
+        from flashrt_policies.kernels import linear_triton
+
+        return linear_triton.project(y, weight, bias, x, scale, eps)
+    return add_rms_norm(x, F.linear(y, weight, bias), scale, eps)
 
 
 def head_logits(hidden: Tensor, head: Tensor, logits: Tensor) -> None:

@@ -15,7 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.launch import processors, stages
+from flashrt_policies.kernels.activation_triton import silu_mul
+from flashrt_policies.kernels.launch import begin, early, fetch, processors, stages
+from flashrt_policies.kernels.norm_triton import add_rms_norm
 
 # Rows, columns of a tile, warps, and how fast a processor works on such tiles, relatively.
 TILES = (
@@ -28,6 +30,8 @@ TILES = (
     (64, 16, 4, 0.16),
 )
 DEPTH = 64
+# Lines of 128 bytes of every weight row that are fetched early for a short input.
+FETCH = 16
 # From this many rows on the library's product is tried.
 LIBRARY_ROWS = 256
 # Different orders of summing show in about one of a thousand rounded outputs: one trial has enough
@@ -39,44 +43,67 @@ _library: dict[tuple[int, int, int, torch.dtype, torch.device], bool] = {}
 @triton.jit
 def matmul_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, rows, columns, depth,
-    BIAS: tl.constexpr, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr,
-    EVEN: tl.constexpr, STAGES: tl.constexpr,
+    BIAS: tl.constexpr, PAIR: tl.constexpr, SPLITS: tl.constexpr, R: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, EVEN: tl.constexpr,
+    STAGES: tl.constexpr, FETCH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One tile [R, N] of x @ weight.T; tiles are numbered so that neighbours share weights."""
-    pid = tl.program_id(0)
-    down, across = tl.cdiv(rows, R), tl.cdiv(columns, N)
+    """One tile [R, N] of x @ weight.T; tiles are numbered so that neighbours share weights.
+
+    With PAIR the weight holds 2 * columns rows, and silu(first) * second is written. With SPLITS
+    above one, each of as many programs sums its share of the depth and writes it in float32.
+    FETCH lines of each weight row are on their way before the predecessor has ended.
+    """
+    pid, split = tl.program_id(0), tl.program_id(1)
+    wide = columns * 2 if PAIR else columns
+    down, across = tl.cdiv(rows, R), tl.cdiv(wide, N)
     span = GROUP * across
     base = pid // span * GROUP
     height = tl.minimum(down - base, GROUP)
     tile_row = base + pid % span % height
     tile_column = pid % span // height
     i = tile_row * R + tl.arange(0, R)
-    j = tile_column * N + tl.arange(0, N)
-    k = tl.arange(0, K)
+    n, k = tile_column * N + tl.arange(0, N), tl.arange(0, K)
     # Rows past the end read the last one again: no mask in the loop.
-    x_at = x_ptr + tl.minimum(i, rows - 1)[:, None].to(tl.int64) * depth + k[None, :]
-    w_at = weight_ptr + tl.minimum(j, columns - 1)[None, :].to(tl.int64) * depth + k[:, None]
+    j = tl.minimum(n, wide - 1)
+    if PAIR:  # a column of the first half, and beside it its partner of the second
+        j = j // 2 + j % 2 * columns
+    share = depth // SPLITS
+    low = split * share
+    w_row = weight_ptr + j.to(tl.int64) * depth + low
+    if FETCH > 0 and PDL:
+        line = tl.arange(0, FETCH) * (128 // (weight_ptr.dtype.element_ty.primitive_bitwidth // 8))
+        fetch(w_row[:, None] + tl.minimum(line, share - 1)[None, :])
+    begin(PDL)
+    x_at = x_ptr + tl.minimum(i, rows - 1)[:, None].to(tl.int64) * depth + (low + k)[None, :]
+    w_at = w_row[None, :] + k[:, None]
     acc = tl.zeros((R, N), tl.float32)
-    for start in tl.range(0, depth, K, num_stages=STAGES):
+    for start in tl.range(0, share, K, num_stages=STAGES):
         if EVEN:
             x = tl.load(x_at + start)
             w = tl.load(w_at + start)
         else:
-            x = tl.load(x_at + start, mask=(k < depth - start)[None, :], other=0.0)
-            w = tl.load(w_at + start, mask=(k < depth - start)[:, None], other=0.0)
+            x = tl.load(x_at + start, mask=(k < share - start)[None, :], other=0.0)
+            w = tl.load(w_at + start, mask=(k < share - start)[:, None], other=0.0)
         acc = tl.dot(x, w, acc, input_precision='tf32x3')
-    mask = (i < rows)[:, None] & (j < columns)[None, :]
     if BIAS:
-        acc += tl.load(bias_ptr + j, mask=j < columns, other=0.0).to(tl.float32)[None, :]
-    spot = out_ptr + i[:, None].to(tl.int64) * columns + j[None, :]
-    tl.store(spot, acc.to(out_ptr.dtype.element_ty), mask=mask)
+        acc += tl.load(bias_ptr + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
+    if PAIR:
+        kind = out_ptr.dtype.element_ty
+        gate, up = tl.split(tl.reshape(acc.to(kind).to(tl.float32), (R, N // 2, 2)))
+        n = tile_column * (N // 2) + tl.arange(0, N // 2)
+        y = gate * tl.sigmoid(gate) * up
+    else:
+        y = acc
+    mask = (i < rows)[:, None] & (n < columns)[None, :]
+    spot = out_ptr + (split * rows + i[:, None]).to(tl.int64) * columns + n[None, :]
+    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def row_kernel(
     x_ptr, scale_ptr, weight_ptr, bias_ptr, add_ptr, out_ptr, columns, depth, eps,
     NORM: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, PAIR: tl.constexpr,
-    N: tl.constexpr, K: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, FETCH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """N outputs of a single row: out = [norm](x) @ weight.T [+ bias] [+ add].
 
@@ -85,6 +112,14 @@ def row_kernel(
     j = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, K)
     rows = j[:, None].to(tl.int64) * depth
+    if FETCH > 0 and PDL:
+        line = tl.arange(0, FETCH) * (128 // (weight_ptr.dtype.element_ty.primitive_bitwidth // 8))
+        spot = tl.minimum(j, columns - 1)[:, None].to(tl.int64) * depth
+        spot = spot + tl.minimum(line, depth - 1)[None, :]
+        fetch(weight_ptr + spot)
+        if PAIR:
+            fetch(weight_ptr + columns.to(tl.int64) * depth + spot)
+    begin(PDL)
     acc = tl.zeros((N, K), tl.float32)
     more = tl.zeros((N, K), tl.float32)
     square = tl.zeros((K,), tl.float32)
@@ -126,21 +161,50 @@ def choose_tile(rows: int, columns: int, count: int) -> tuple[int, int, int]:
     return best[0], best[1], best[2]
 
 
-def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x @ weight.T + bias`` by the Triton kernel; x [M, K], weight [N, K]."""
-    rows, depth = x.shape
-    columns = weight.shape[0]
-    tile, wide, warps = choose_tile(rows, columns, processors(x.device))
+def choose(x: Tensor, columns: int, depth: int, splits: int) -> tuple[int, int, int, int, int]:
+    """Return rows, columns and depth of a tile, loads in flight, and warps."""
     if x.dtype == torch.float32:
-        tile, wide, warps = 64, 64, 4  # three products per turn: see `launch.LEAST_SIDE`
-    out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(rows, tile) * triton.cdiv(columns, wide),)
+        high, wide, warps = 64, 64, 4  # three products per turn: see `launch.LEAST_SIDE`
+    else:
+        high, wide, warps = choose_tile(x.shape[0], columns * splits, processors(x.device))
+    return high, wide, DEPTH, stages(x, DEPTH * (high + wide), 4), warps
+
+
+def matmul(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    pair: bool = False,
+    splits: int = 1,
+    tile: tuple[int, ...] | None = None,
+) -> Tensor:
+    """Return ``x @ weight.T + bias`` by the Triton kernel.
+
+    Args:
+        x: [M, K].
+        weight: [N, K], or [2 N, K] with `pair`.
+        bias: [N], or None.
+        pair: return ``silu(first half) * second half``, both rounded to the type of x before.
+        splits: parts of the depth that are summed apart; above one they are returned so, float32
+            [splits, M, N].
+        tile: rows, columns, depth, loads in flight and warps; None chooses.
+
+    Returns:
+        [M, N].
+    """
+    rows, depth = x.shape
+    columns = weight.shape[0] // 2 if pair else weight.shape[0]
+    high, wide, deep, many, warps = tile or choose(x, weight.shape[0], depth // splits, splits)
+    kind = x.dtype if splits == 1 else torch.float32
+    out = torch.empty((splits, rows, columns), dtype=kind, device=x.device)
+    grid = (triton.cdiv(rows, high) * triton.cdiv(weight.shape[0], wide), splits)
     matmul_kernel[grid](
         x, weight, x if bias is None else bias, out, rows, columns, depth,
-        BIAS=bias is not None, R=tile, N=wide, K=DEPTH, GROUP=8, EVEN=depth % DEPTH == 0,
-        STAGES=stages(x, DEPTH * (tile + wide), 4), num_warps=warps,
+        BIAS=bias is not None, PAIR=pair, SPLITS=splits, R=high, N=wide, K=deep, GROUP=8,
+        EVEN=depth // splits % deep == 0, STAGES=many,
+        FETCH=FETCH if rows <= 64 else 0, num_warps=warps, **early(x),
     )  # fmt: skip
-    return out
+    return out if splits > 1 else out[0]
 
 
 def library_agrees(x: Tensor, weight: Tensor) -> bool:
@@ -172,6 +236,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is None and tall and library_agrees(x, weight):
         return torch.mm(x, weight.T)
     return matmul(x, weight, bias)
+
+
+def gated(x: Tensor, weight: Tensor) -> Tensor:
+    """Launch `linear.gated` on CUDA."""
+    if x.shape[0] >= LIBRARY_ROWS:
+        return silu_mul(linear(x, weight))
+    return matmul(x.contiguous(), weight, pair=True)
+
+
+def project(
+    y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, scale: Tensor, eps: float
+) -> Tensor:
+    """Launch `linear.project` on CUDA."""
+    if bias is None and y.shape[0] >= LIBRARY_ROWS:
+        return add_rms_norm(x, linear(y, weight), scale, eps)
+    return add_rms_norm(x, matmul(y.contiguous(), weight), scale, eps, bias)
 
 
 def row(
@@ -209,6 +289,6 @@ def row(
         x, x if scale is None else scale, weight, x if bias is None else bias, out, out,
         columns, depth, eps,
         NORM=scale is not None, BIAS=bias is not None, ADD=add is not None, PAIR=pair,
-        N=per, K=block, num_warps=4,
+        N=per, K=block, FETCH=FETCH if columns < 32768 else 0, num_warps=4, **early(x),
     )  # fmt: skip
     return out

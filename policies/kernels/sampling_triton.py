@@ -7,12 +7,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashrt_policies.kernels.launch import begin, early
+
 BLOCK = 2048
 
 
 @triton.jit
-def block_best_kernel(logits_ptr, best_ptr, where_ptr, vocab, BLOCK: tl.constexpr):
+def block_best_kernel(
+    logits_ptr, best_ptr, where_ptr, vocab, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     """Largest logit of each block, and the first place it stands."""
+    begin(PDL)
     block = tl.program_id(0)
     at = block * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(logits_ptr + at, mask=at < vocab, other=-float('inf'))
@@ -24,9 +29,10 @@ def block_best_kernel(logits_ptr, best_ptr, where_ptr, vocab, BLOCK: tl.constexp
 @triton.jit
 def final_best_kernel(
     best_ptr, where_ptr, token_ptr, counter_ptr, vocab, blocks, drawn: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """First place of the best of all blocks; the one program also advances the counter."""
+    begin(PDL)
     at = tl.arange(0, BLOCK)
     value = tl.load(best_ptr + at, mask=at < blocks, other=-float('inf'))
     where = tl.load(where_ptr + at, mask=at < blocks, other=vocab)
@@ -40,9 +46,10 @@ def final_best_kernel(
 @triton.jit
 def block_draw_kernel(
     logits_ptr, peak_ptr, best_ptr, where_ptr, temperature_ptr, min_p_ptr, seed_ptr, counter_ptr,
-    vocab, blocks, PEAKS: tl.constexpr, BLOCK: tl.constexpr,
+    vocab, blocks, PEAKS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Best noisy logit of each block; the words are those of `noise.words_`."""
+    begin(PDL)
     block = tl.program_id(0)
     slot = tl.arange(0, PEAKS)
     peak = tl.max(tl.load(peak_ptr + slot, mask=slot < blocks, other=-float('inf')), 0)
@@ -70,7 +77,9 @@ def _blocks(logits: Tensor) -> tuple[int, Tensor, Tensor]:
     count = triton.cdiv(vocab, BLOCK)
     best = torch.empty(count, dtype=torch.float32, device=logits.device)
     where = torch.empty(count, dtype=torch.int32, device=logits.device)
-    block_best_kernel[(count,)](logits, best, where, vocab, BLOCK=BLOCK, num_warps=4)
+    block_best_kernel[(count,)](
+        logits, best, where, vocab, BLOCK=BLOCK, num_warps=4, **early(logits)
+    )
     return count, best, where
 
 
@@ -79,7 +88,7 @@ def greedy(logits: Tensor, token: Tensor) -> None:
     count, best, where = _blocks(logits)
     final_best_kernel[(1,)](
         best, where, token, token, logits.shape[0], count,
-        drawn=False, BLOCK=triton.next_power_of_2(count), num_warps=4,
+        drawn=False, BLOCK=triton.next_power_of_2(count), num_warps=4, **early(logits),
     )  # fmt: skip
 
 
@@ -97,8 +106,9 @@ def draw(
     lanes = triton.next_power_of_2(count)
     block_draw_kernel[(count,)](
         logits, peak, best, where, temperature, min_p, seed, counter, logits.shape[0], count,
-        PEAKS=lanes, BLOCK=BLOCK, num_warps=4,
+        PEAKS=lanes, BLOCK=BLOCK, num_warps=4, **early(logits),
     )  # fmt: skip
     final_best_kernel[(1,)](
-        best, where, token, counter, logits.shape[0], count, drawn=True, BLOCK=lanes, num_warps=4
+        best, where, token, counter, logits.shape[0], count, drawn=True, BLOCK=lanes, num_warps=4,
+        **early(logits),
     )

@@ -44,23 +44,26 @@ def project(
     scale: Tensor | None = None,
     eps: float = 0.0,
     kind: str = '',
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return ``act(norm(x) @ weight.T + bias)`` in the type of `x`.
+    """Return ``act(norm(x) @ weight.T + bias)``.
 
     Args:
-        x: [M, K].
+        x: [M, K]; rounded to the type of plain weights first.
         weight: [N, K].
         bias: float32 [N], or None.
         scale: float32 [K] of the norm, or None for none.
         eps: of the norm.
         kind: an activation, or '' for none.
+        dtype: of the result; by default that of plain weights, or of `x` for float8.
     """
     if x.is_cuda:
         from flashrt_policies.kernels import vla_linear_triton
 
-        return vla_linear_triton.project(x, weight, bias, scale, eps, kind)
-    y = norm_product(x, scale, weight, bias, eps)
-    return (activate(y, kind) if kind else y).to(x.dtype)
+        return vla_linear_triton.project(x, weight, bias, scale, eps, kind, dtype)
+    plain = x.dtype if weight.scale is not None else weight.data.dtype
+    y = norm_product(x.to(plain), scale, weight, bias, eps)
+    return (activate(y, kind) if kind else y).to(dtype or plain)
 
 
 def project_heads(

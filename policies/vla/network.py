@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flashrt_policies.kernels.vla_attention import HIDDEN
+from flashrt_policies.kernels.vla_flow import advance
 from flashrt_policies.kernels.vla_linear import project
 from flashrt_policies.kernels.vla_matrix import Matrix
 from flashrt_policies.kernels.vla_rope import rotary
@@ -186,11 +187,9 @@ class Network:
             self.expert(h, step, self.table, places, ranks, kv)
             scale, bias = self._leaving(step)
             velocity = project(
-                h[self.leading :], self.leave, bias, scale, self.expert.eps
-            ).float()  # [H, A]
-            missing = (target - (x - time * velocity)) * held
-            velocity -= flow.pull(time) * missing
-            x.add_(velocity, alpha=-1.0 / self.steps)
+                h[self.leading :], self.leave, bias, scale, self.expert.eps, dtype=torch.float32
+            )  # [H, A]
+            advance(x, velocity, target, held, time, flow.pull(time), 1.0 / self.steps)
 
     def _leaving(self, step: int) -> tuple[Tensor, Tensor]:
         """Return scale and bias of the last norm and projection at a step."""

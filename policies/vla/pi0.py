@@ -57,8 +57,8 @@ class Pi0(PaliGemma):
 
     def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
         """Return the state's token and the actions' with the time mixed in."""
-        first = project(state.to(self.dtype)[None], self.state, self.state_bias)
-        h = project(x.to(self.dtype), self.inner, self.inner_bias[step], kind='silu')
+        first = project(state[None], self.state, self.state_bias)
+        h = project(x, self.inner, self.inner_bias[step], kind='silu')
         return torch.cat((first, project(h, self.outer, self.outer_bias)))
 
     def suffix_ranks(self, device: torch.device) -> Tensor:

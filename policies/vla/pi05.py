@@ -35,7 +35,7 @@ class Pi05(PaliGemma):
 
     def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
         """Return the actions' tokens; the time is in the norms."""
-        return project(x.to(self.dtype), self.first, self.first_bias)
+        return project(x, self.first, self.first_bias)
 
     def suffix_ranks(self, device: torch.device) -> Tensor:
         """The actions see each other."""

@@ -68,7 +68,7 @@ class SmolVla(Network):
 
     def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
         """Return the actions' tokens with the time mixed in."""
-        h = project(x.to(self.dtype), self.inner, self.inner_bias[step], kind='silu')
+        h = project(x, self.inner, self.inner_bias[step], kind='silu')
         return project(h, self.outer, self.outer_bias)
 
     def suffix_ranks(self, device: torch.device) -> Tensor:

@@ -1,0 +1,90 @@
+"""The kernels of the VLA policies: right in the interpreter, compiled for the GPUs we name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashrt_policies.kernels.vla_matrix import quantised
+
+pytest.importorskip('triton', reason='the kernels are written in Triton')
+HERE = Path(__file__).parent
+CASES = ('norms', 'rotations', 'attention', 'products', 'heads', 'steps')
+
+
+def interpreted(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the cases in Triton's interpreter, in a process of its own."""
+    environment = {**os.environ, 'TRITON_INTERPRET': '1', 'PYTHONWARNINGS': 'ignore'}
+    command = [sys.executable, *(['-c', code] if code else [str(HERE / 'vla_kernel_cases.py')])]
+    return subprocess.run(
+        [*command, *args], env=environment, capture_output=True, text=True, timeout=280
+    )
+
+
+def test_kernels_agree_with_float64_in_the_interpreter() -> None:
+    """Every kernel, over odd shapes, within 2e-5 of the largest value."""
+    done = interpreted('', 'cpu', 'float32', '0', *CASES)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert all(f'ok {case}:' in done.stdout for case in CASES)
+
+
+def test_a_broken_kernel_fails_its_case() -> None:
+    """The planted fault: a reference with another guidance weight, and the step must not pass."""
+    fault = (
+        'import sys; sys.argv = ["cases", "cpu", "float32", "0", "steps"]; '
+        f'sys.path.insert(0, {str(HERE)!r}); import vla_kernel_cases as cases; '
+        'truth = cases.vla_flow.advance; cases.vla_flow.advance = lambda x, v, t, h, time, pull, '
+        'length: truth(x, v, t, h, time, pull + 0.1, length); sys.exit(cases.main())'
+    )
+    done = interpreted(fault)
+    assert done.returncode == 1 and 'FAIL' in done.stdout, done.stderr[-2000:]
+
+
+def test_float8_keeps_each_row_within_its_own_steps() -> None:
+    """A row's largest number is exact to its type; no error is above a sixteenth of the number.
+
+    Rows of very different magnitude keep their own precision: the scale is per channel.
+    """
+    seed = 5
+    print(f'seed {seed}')
+    weight = torch.randn(8, 64, generator=torch.Generator().manual_seed(seed))
+    weight *= torch.logspace(-6, 6, 8)[:, None]
+    matrix = quantised(weight)
+    assert matrix.data.dtype == torch.float8_e4m3fn and matrix.scale is not None
+    off = (matrix.dense(torch.float32) - weight).abs()
+    floor = weight.abs().amax(1, keepdim=True) * 2**-9 / 448 * 2
+    assert bool((off <= weight.abs() / 16 + floor).all())
+    shared = (weight / weight.abs().max() * 448).to(torch.float8_e4m3fn).float()
+    lost = (shared * weight.abs().max() / 448 - weight).abs()
+    assert bool((lost[0] > weight[0].abs() / 2).any()), 'one scale for all would do as well'
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize('capability', [87, 90, 110, 121])
+def test_kernels_compile_ahead_of_time(
+    capability: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every launch of the three families at full size compiles and fits the shared memory."""
+    import vla_aot
+    from lm_aot import SHARED, compile_launch
+    from test_lm_kernels import blackwell_ptxas
+
+    if capability == 110:
+        ptxas = blackwell_ptxas()
+        if ptxas is None:
+            pytest.skip('no ptxas of CUDA 13 (pip install nvidia-cuda-nvcc): sm_110 needs it')
+        monkeypatch.setenv('TRITON_PTXAS_BLACKWELL_PATH', ptxas)
+    shared = SHARED[capability]
+    launches = vla_aot.launches(shared, float8=capability >= vla_aot.FLOAT8_FROM)
+    for launch in launches:
+        compiled = compile_launch(launch, capability)
+        assert compiled.metadata.shared <= shared, launch[0].fn.__name__
+        assert compiled.asm['ptx'], launch[0].fn.__name__
+    assert len(launches) > 20

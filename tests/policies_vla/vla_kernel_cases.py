@@ -1,0 +1,228 @@
+"""Every Triton kernel of the vision-language-action policies against its torch reference.
+
+Run as a script it takes the device, the element type and a seed: `vla_kernel_cases.py cpu float32
+0` under TRITON_INTERPRET=1 needs no GPU. The reference is computed in float64. Each case returns
+the largest error relative to the largest value; the script fails when one is above its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'policies_lm'))
+from lm_kernel_cases import Draw, interpreter_with_new_numpy
+
+from flashrt_policies.kernels import (
+    vla_attention,
+    vla_flow,
+    vla_norm,
+    vla_rope,
+)
+from flashrt_policies.kernels.vla_matrix import Matrix, quantised
+from flashrt_policies.kernels.vla_rope import Heads, Rotary
+
+Errors = Iterator[tuple[str, float]]
+
+
+def error(found: Tensor, want: Tensor) -> float:
+    """Return the largest error relative to the largest value; NaN counts as infinite."""
+    want = want.double().cpu()
+    off = (found.double().cpu() - want).abs().max() / want.abs().max().clamp(min=1e-12)
+    return float('inf') if bool(off.isnan()) else float(off)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return what a tensor holds, in float64 on the CPU."""
+    return x.double().cpu()
+
+
+def norms(d: Draw) -> Errors:
+    """Layer norm with its residual, and gating by both activations."""
+    from flashrt_policies.kernels import vla_norm_triton as kernels
+
+    for rows, width in ((1, 40), (5, 129), (3, 64)):
+        x, delta = d.normal(rows, width), d.normal(rows, width)
+        weight, bias = d.normal(width), d.normal(width)
+        sum_ = (x.float() + delta.float()).to(d.dtype)
+        want = torch.nn.functional.layer_norm(wide(sum_), (width,), wide(weight), wide(bias), 1e-6)
+        found = kernels.add_layer_norm(x, delta, weight, bias, 1e-6)
+        yield f'layer norm {rows}x{width}', max(error(found, want), error(x, sum_))
+        for kind in vla_norm.ACTIVATIONS:
+            pair = d.normal(rows, 2 * width)
+            yield (
+                f'{kind} {rows}x{width}',
+                error(kernels.gated(pair, kind), vla_norm.gated(wide(pair), kind)),
+            )
+
+
+def table(d: Draw, positions: int, dim: int) -> tuple[Rotary, Rotary]:
+    """Return rotary tables on the device, and in float64."""
+    made = vla_rope.rotary(positions, dim, 1e4, torch.device(d.device))
+    return made, Rotary(wide(made.cos), wide(made.sin))
+
+
+def rotations(d: Draw) -> Errors:
+    """The split of a joint projection, with keys and values in the middle of a cache."""
+    from flashrt_policies.kernels import vla_rope_triton as kernels
+
+    for rows, heads in ((3, Heads(2, 1, 16)), (5, Heads(3, 1, 64)), (2, Heads(4, 2, 32))):
+        made, exact = table(d, 40, heads.dim)
+        qkv = d.normal(rows, (heads.queries + 2 * heads.kv) * heads.dim)
+        positions = torch.randint(0, 40, (rows,), dtype=torch.int32).to(d.device)
+        cache = d.normal(2, rows + 4, heads.kv, heads.dim)
+        truth = torch.zeros(2, rows, heads.kv, heads.dim, dtype=torch.float64)
+        spots = cache[0, 1 : 1 + rows], cache[1, 2 : 2 + rows]
+        before = cache.clone()
+        q = kernels.split_rotate(qkv, made, positions, heads, *spots)
+        want = vla_rope.split_rotate_plain(
+            wide(qkv), exact, positions.cpu(), heads, truth[0], truth[1]
+        )
+        worst = max(error(q, want), *(error(a, b) for a, b in zip(spots, truth, strict=True)))
+        same = torch.equal(before[0, :1], cache[0, :1]) and torch.equal(
+            before[0, 1 + rows :], cache[0, 1 + rows :]
+        )
+        yield f'rotate {rows} {tuple(heads)}', worst if same else float('inf')
+
+
+def attention(d: Draw) -> Errors:
+    """Ranks of every kind: padding, a state that sees no actions, causal actions."""
+    from flashrt_policies.kernels import vla_attention_triton as kernels
+
+    cases = ((3, 5, Heads(2, 1, 16)), (11, 150, Heads(3, 1, 64)), (9, 130, Heads(4, 2, 32)))
+    for tokens, span, heads in cases:
+        q = d.normal(tokens, heads.queries, heads.dim)
+        k, v = d.normal(2, span, heads.kv, heads.dim)
+        rank_k = torch.zeros(span, dtype=torch.int32)
+        rank_k[span // 2 : span // 2 + 2] = vla_attention.HIDDEN
+        rank_k[-tokens:] = torch.arange(tokens, dtype=torch.int32) + 1
+        rank_q = torch.arange(tokens, dtype=torch.int32) + 1
+        on = (q, k, v, rank_q.to(d.device), rank_k.to(d.device))
+        want = exact_attention(wide(q), wide(k), wide(v), rank_q, rank_k)
+        for busy in (1, 132):  # the keys whole, and in parts
+            with mock.patch.object(kernels, 'processors', lambda device, busy=busy: busy):
+                found = kernels.attend(*on)
+            yield f'attend {tokens}x{span} {tuple(heads)} on {busy}', error(found, want)
+
+
+def exact_attention(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> Tensor:
+    """`attend_plain` without its rounding to float32."""
+    group = q.shape[1] // k.shape[1]
+    keys, values = (x.repeat_interleave(group, 1) for x in (k, v))
+    scores = torch.einsum('thd,shd->hts', q, keys) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill(rank_k[None, None] > rank_q[None, :, None], float('-inf'))
+    return torch.einsum('hts,shd->thd', scores.softmax(-1), values)
+
+
+def products(d: Draw) -> Errors:
+    """Few rows: plain, normed, gated, added, split into heads; in float8 as well."""
+    from flashrt_policies.kernels import vla_linear_triton as kernels
+
+    for rows, width, depth in ((1, 32, 32), (5, 48, 40), (70, 64, 96)):
+        x, plain = d.normal(rows, depth), d.normal(width, depth, std=depth**-0.5)
+        scale, bias = d.wide(depth), d.wide(width)
+        for weight in (Matrix(plain), quantised(plain)):
+            name = f'{rows}x{width}x{depth}' + (' float8' if weight.scale is not None else '')
+            exact = wide(weight.data.float())
+            if weight.scale is not None:
+                exact = exact * wide(weight.scale)[:, None]
+            y = norm(wide(x), wide(scale)) @ exact.mT + wide(bias)
+            found = kernels.project(x, weight, bias, scale, 1e-6, 'silu', torch.float32)
+            yield f'project {name}', error(found, vla_norm.activate(y, 'silu'))
+            pair = y.unflatten(-1, (-1, 2))
+            want = vla_norm.activate(pair[..., 0], 'gelu') * pair[..., 1]
+            found = kernels.project_gated(x, weight, bias, scale, 1e-6, 'gelu')
+            yield f'gated {name}', error(found, want)
+            stream, gate = d.normal(rows, width), d.wide(width)
+            want = wide(stream) + (wide(x) @ exact.mT) * wide(gate)
+            kernels.project_add(stream, x, weight, gate)
+            yield f'add {name}', error(stream, want)
+
+
+def norm(x: Tensor, scale: Tensor) -> Tensor:
+    """Root-mean-square norm in the type of `x`."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * scale
+
+
+def heads(d: Draw) -> Errors:
+    """Norm, joint projection and rotation in one launch."""
+    from flashrt_policies.kernels import vla_linear_triton as kernels
+
+    for rows, shape, depth in ((3, Heads(2, 1, 16), 40), (18, Heads(3, 1, 64), 36)):
+        made, exact = table(d, 40, shape.dim)
+        width = (shape.queries + 2 * shape.kv) * shape.dim
+        x, weight = d.normal(rows, depth), Matrix(d.normal(width, depth, std=depth**-0.5))
+        scale, bias = d.wide(depth), d.wide(width)
+        positions = torch.arange(rows, dtype=torch.int32, device=d.device) + 3
+        cache = d.normal(2, rows, shape.kv, shape.dim)
+        truth = torch.zeros(2, rows, shape.kv, shape.dim, dtype=torch.float64)
+        q = kernels.project_heads(
+            x, weight, bias, scale, 1e-6, made, positions, shape, cache[0], cache[1]
+        )
+        y = norm(wide(x), wide(scale)) @ wide(weight.data).mT + wide(bias)
+        want = vla_rope.split_rotate_plain(y, exact, positions.cpu(), shape, *truth)
+        worst = max(error(q, want), error(cache[0], truth[0]), error(cache[1], truth[1]))
+        yield f'heads {rows} {tuple(shape)}', worst
+        only = Matrix(weight.data[: shape.queries * shape.dim].contiguous())
+        bias = bias[: shape.queries * shape.dim].contiguous()
+        again = kernels.project_heads(
+            x, only, bias, scale, 1e-6, made, positions, shape, cache[0], cache[1]
+        )
+        yield f'queries alone {rows} {tuple(shape)}', error(again, want)
+
+
+def steps(d: Draw) -> Errors:
+    """One Euler step under guidance."""
+    from flashrt_policies.kernels import vla_flow_triton as kernels
+
+    for rows, width in ((10, 32), (3, 7)):
+        x, velocity, target = (d.wide(rows, width) for _ in range(3))
+        held = d.wide(rows, 1)
+        want = wide(x)
+        vla_flow.advance(want, wide(velocity), wide(target), wide(held), 0.7, 3.0, 0.1)
+        kernels.advance(x, velocity, target, held, 0.7, 3.0, 0.1)
+        yield f'step {rows}x{width}', error(x, want)
+
+
+CASES: dict[str, Callable[[Draw], Errors]] = {
+    'norms': norms,
+    'rotations': rotations,
+    'attention': attention,
+    'products': products,
+    'heads': heads,
+    'steps': steps,
+}
+BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+
+
+def main() -> int:
+    """Run the cases named, or all; return 1 when one is above its bound."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('device')
+    parser.add_argument('dtype')
+    parser.add_argument('seed', type=int)
+    parser.add_argument('cases', nargs='*', default=list(CASES))
+    options = parser.parse_args()
+    if options.device == 'cpu':
+        interpreter_with_new_numpy()
+    dtype = getattr(torch, options.dtype)
+    torch.manual_seed(options.seed)
+    random.seed(options.seed)
+    failed = False
+    for case in options.cases:
+        for name, off in CASES[case](Draw(options.device, dtype, options.seed)):
+            bad = not off <= BOUNDS[dtype]
+            failed |= bad
+            print(f'{"FAIL" if bad else "ok"} {case}: {name} {off:.2e} (seed {options.seed})')
+    return int(failed)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
