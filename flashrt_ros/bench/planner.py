@@ -166,23 +166,25 @@ def warm_rows(bench: Bench, lengths: Iterable[int], runs: int) -> list[Row]:
 
 
 def decode_row(bench: Bench, length: int, runs: int) -> Row:
-    """One token after another, none read back until the last."""
+    """One token after another: the mean over stretches of which only the last token is read."""
     bench.cold(bench.words(length))
-    bench.lm.step()
-    bench.ctx.synchronize()
-    start = time.perf_counter_ns()
-    for _ in range(runs):
-        bench.lm.step()
-    bench.ctx.synchronize()
-    mean = (time.perf_counter_ns() - start) / runs / 1e3
+    steps = 32
+
+    def stretch() -> int:
+        for _ in range(steps):
+            bench.lm.step()
+        return bench.lm.token
+
+    whole = report.timed(stretch, bench.ctx.synchronize, max(3, runs // 5), warm=1)
+    each = Times(tuple(sample / steps for sample in whole.samples))
 
     def one() -> int:
         bench.lm.step()
         return bench.lm.token
 
-    each = report.timed(one, bench.ctx.synchronize, runs)
-    made = row('decode', Times((mean,)), step_floor(bench.config, length))
-    made.spread = {f'read back {k}': v for k, v in row('', each).spread.items()}
+    made = row('decode', each, step_floor(bench.config, length))
+    alone = row('', report.timed(one, bench.ctx.synchronize, runs)).spread
+    made.spread.update({f'read back {key}': value for key, value in alone.items()})
     return made
 
 
@@ -204,8 +206,9 @@ def turn_row(bench: Bench, count: int, length: int, runs: int) -> Row:
             visit(index)
             if turn:
                 times[index].append((time.perf_counter_ns() - start) / 1e3)
+    floor = step_floor(bench.config, length, prompts[0].nbytes)
     bench.drop(prompts)
-    made = row(f'revisit {count}', Times(tuple(t for series in times for t in series)))
+    made = row(f'revisit {count}', Times(tuple(t for series in times for t in series)), floor)
     medians = sorted(Times(tuple(series)).p50 for series in times)
     made.spread['slowest over quickest'] = round(medians[-1] / medians[0], 3)
     return made
@@ -219,15 +222,21 @@ def first_token(device: str) -> None:
 
 def start_rows(device: str) -> list[Row]:
     """From the start of a process to its first token: kernel cache empty, then full."""
+    touch = f"import torch; torch.zeros(1, device='{device}')"
+
+    def seconds(command: list[str], environment: dict[str, str]) -> Times:
+        start = time.perf_counter_ns()
+        subprocess.run([sys.executable, *command], env=environment, check=True)
+        return Times(((time.perf_counter_ns() - start) / 1e3,))
+
     rows = []
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, 'TRITON_CACHE_DIR': cache}
+        bare = seconds(['-c', touch], environment).p50 / 1e3
+        floor = (bare, 'a process that imports torch and touches the device')
         for work in ('start empty cache', 'start full cache'):
-            call = [sys.executable, '-m', MODULE, '--device', device, '--first-token']
-            start = time.perf_counter_ns()
-            subprocess.run(call, env=environment, check=True)
-            passed = (time.perf_counter_ns() - start) / 1e3
-            rows.append(row(work, Times((passed,))))
+            call = ['-m', MODULE, '--device', device, '--first-token']
+            rows.append(row(work, seconds(call, environment), floor))
     return rows
 
 
@@ -243,16 +252,16 @@ def measure(
     warm = [n for n in (2048, 4096, 8192, 16384, 32768) if n <= longest]
     rows += warm_rows(bench, warm, runs)
     rows.append(decode_row(bench, 2048, runs))
-    rows += [turn_row(bench, count, 2048 if not cpu else 512, 5) for count in (2, 20)]
+    rows += [turn_row(bench, count, 2048 if not cpu else 512, 5) for count in (2, 5, 10, 20)]
     del bench
     rows += start_rows(device)
+    if not cpu:
+        torch.cuda.empty_cache()
+    planner_peers.measure(rows, peers, QWEN_0_8B, device, log)
     if cpu:
         for made in rows:
             made.work += ' small'
-            made.floor.clear()
-    else:
-        torch.cuda.empty_cache()
-        planner_peers.measure(rows, peers, QWEN_0_8B, log)
+            made.floor.clear()  # the rates behind them are those of a GPU
     return rows
 
 

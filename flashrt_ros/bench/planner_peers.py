@@ -1,17 +1,26 @@
-"""The peers of `flashrt bench planner`, measured in the same run on the same weights' shapes.
+"""The peers of `flashrt bench planner`, on the same works with the same dimensions.
 
 `transformers-fla`: transformers with flash-linear-attention's kernels, a deep copy of its cache
-standing for a restored capsule. `flide`: that engine in process, resuming from its session cache.
-A peer that cannot be measured leaves its reason in the rows.
+standing for a restored capsule. `flide`: that engine in process, resuming from its session cache;
+it answers questions about a prompt and writes no text. Each runs as a process of its own, whose
+start to the first token is measured on the way, once with an empty kernel cache and once more with
+the full one::
+
+    python -m flashrt_ros.bench.planner_peers flide --device cuda --dims JSON --work 'cold 2k'
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import importlib
 import importlib.util
+import json
+import logging
+import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -21,42 +30,85 @@ from typing import Any
 
 import torch
 
+from flashrt_ros.bench import peer
 from flashrt_ros.bench.report import Row
 
-COLD = {'cold 2k': 2048, 'cold 4k': 4096, 'cold 8k': 8192, 'cold 16k': 16384}
-WARM = {'warm 2k': 2048, 'warm 4k': 4096, 'warm 8k': 8192, 'warm 16k': 16384}
-NEW = 32
+NEW = 32  # tokens appended to what was restored
+REVISITED = 2048  # tokens of each prompt that is revisited in turn
+NEEDS = {'transformers-fla': ('transformers', 'fla'), 'flide': ('transformers', 'flide')}
+MODULE = 'flashrt_ros.bench.planner_peers'
+SECONDS = {'transformers-fla': 200.0, 'flide': 300.0}  # for all works
+AGAIN = 'start full cache'  # the work that takes another process
+AGAIN_SECONDS = 100.0
+FIRST = 128  # tokens of the prompt that a start is measured with
+Tell = Callable[[str, Callable[[], float]], None]
 
 
-def median(call: Callable[[], Any], runs: int, warm: int = 2) -> float:
-    """Median wall time in milliseconds, the device idle before and after."""
-    samples = []
-    for index in range(runs + warm):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        if index >= warm:
-            samples.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(samples)
+def count(word: str) -> int:
+    """'2k' is 2048."""
+    return int(word[:-1]) * 1024 if word.endswith('k') else int(word)
 
 
-def build(dims: dict[str, Any]) -> Any:
-    """Return transformers' model with random weights in bfloat16 on the GPU."""
+def since_start() -> float:
+    """Milliseconds since this process was started, as its parent noted."""
+    return (time.time() - float(os.environ['FLASHRT_PEER_STARTED'])) * 1e3
+
+
+class Clock:
+    """Medians of wall time in milliseconds, the device idle before and after.
+
+    Args:
+        device: where the calls run.
+        runs: calls that count.
+        warm: calls before them that do not.
+    """
+
+    def __init__(self, device: str, runs: int, warm: int) -> None:
+        self.runs, self.warm = runs, warm
+        self.wait = torch.cuda.synchronize if device != 'cpu' else lambda: None
+
+    def median(self, call: Callable[[], Any]) -> float:
+        """Return the median time of `call`."""
+        samples = []
+        for index in range(self.runs + self.warm):
+            self.wait()
+            start = time.perf_counter()
+            call()
+            self.wait()
+            if index >= self.warm:
+                samples.append((time.perf_counter() - start) * 1e3)
+        return statistics.median(samples)
+
+    def in_turn(self, calls: list[Callable[[], Any]]) -> float:
+        """Return the median time over calls made in turn, each of them once uncounted first."""
+        samples = []
+        for turn in range(self.runs + 1):
+            for call in calls:
+                self.wait()
+                start = time.perf_counter()
+                call()
+                self.wait()
+                if turn:
+                    samples.append((time.perf_counter() - start) * 1e3)
+        return statistics.median(samples)
+
+
+def build(dims: dict[str, Any], device: str) -> Any:
+    """Return transformers' model with random weights, in bfloat16 on a GPU."""
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     plain = {key: value for key, value in dims.items() if key != 'model_type'}
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(torch.float32 if device == 'cpu' else torch.bfloat16)
     try:
-        with torch.device('cuda'):
+        with torch.device(device):
             return Qwen3_5ForCausalLM(Qwen3_5TextConfig(**plain)).eval()
     finally:
         torch.set_default_dtype(torch.float32)
 
 
-def transformers_fla(dims: dict[str, Any]) -> dict[str, float]:
+def transformers_fla(dims: dict[str, Any], device: str, works: Iterable[str], tell: Tell) -> None:
     """Measure transformers with flash-linear-attention."""
-    model, found = build(dims), {}
+    model, clock = build(dims, device), Clock(device, 4, 2)
 
     @torch.inference_mode()
     def forward(tokens: torch.Tensor, cache: Any = None) -> Any:
@@ -67,22 +119,30 @@ def transformers_fla(dims: dict[str, Any]) -> dict[str, float]:
     def resume(more: torch.Tensor, cache: Any) -> Any:
         return forward(more, copy.deepcopy(cache))
 
-    def words(count: int) -> torch.Tensor:
-        return torch.randint(0, dims['vocab_size'], (1, count), device='cuda')
+    def words(length: int) -> torch.Tensor:
+        return torch.randint(0, dims['vocab_size'], (1, length), device=device)
 
-    for work, length in COLD.items():
-        prompt = words(length)
-        found[work] = median(partial(forward, prompt), 4)
-    for work, length in WARM.items():
-        cache, more = forward(words(length)), words(NEW)
-        found[work] = median(partial(resume, more, cache), 4)
-    cache, one = forward(words(2048)), words(1)
-    found['decode'] = median(lambda: forward(one, cache), 20)
-    return found
+    def measure(kind: str, size: int) -> float:
+        if kind == 'cold':
+            return clock.median(partial(forward, words(size)))
+        if kind == 'warm':
+            return clock.median(partial(resume, words(NEW), forward(words(size))))
+        if kind == 'revisit':
+            caches = [forward(words(REVISITED)) for _ in range(size)]
+            return clock.in_turn([partial(resume, words(NEW), cache) for cache in caches])
+        cache, one = forward(words(size)), words(1)
+        return Clock(device, 20, 5).median(lambda: forward(one, cache))
+
+    for work in works:
+        kind, *rest = work.split()
+        if kind == 'start':
+            tell(work, lambda: [forward(words(FIRST)), since_start()][1])
+        elif kind in ('cold', 'warm', 'revisit', 'decode'):
+            tell(work, partial(measure, kind, count(rest[0]) if rest else 2048))
 
 
-def flide(dims: dict[str, Any]) -> dict[str, float]:
-    """Measure the flide engine in process: a prompt and one question of one token."""
+def flide(dims: dict[str, Any], device: str, works: Iterable[str], tell: Tell) -> None:
+    """Measure the flide engine in process: a prompt and one question, its answer one token."""
     formats: Any = importlib.import_module('flide.formats')
     base: Any = importlib.import_module('flide.formats.base')
     engines: Any = importlib.import_module('flide.runtime.engine')
@@ -103,63 +163,102 @@ def flide(dims: dict[str, Any]) -> dict[str, float]:
 
     formats.detect = lambda *args, **kwargs: Raw
     engines.formats.detect = formats.detect
-    rng, found = random.Random(0), {}
+    rng, clock = random.Random(0), Clock(device, 8, 3)
 
-    def words(count: int) -> list[int]:
-        return [rng.randrange(1000, 200000) for _ in range(count)]
+    def words(length: int) -> list[int]:
+        return [rng.randrange(100, dims['vocab_size']) for _ in range(length)]
 
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        build(dims).save_pretrained(Path(folder))
-        torch.cuda.empty_cache()
+        build(dims, device).save_pretrained(Path(folder))
         engine = engines.Engine(
-            folder, capture=8192, backbone_options={'cuda_graphs': True}, session_cache_gb=20.0,
-            session_min_tokens=1024,
+            folder, capture=8192, backbone_options={'cuda_graphs': device != 'cpu'},
+            session_cache_gb=20.0 if device != 'cpu' else 0.5, session_min_tokens=1024,
+            device='cuda:0' if device == 'cuda' else device,
         )  # fmt: skip
-        sessions, engine.sessions = engine.sessions, None
-        for work, length in COLD.items():
-            if length <= 8192:
+        sessions = engine.sessions
 
-                def cold(length: int = length) -> Any:
-                    return engine._run_one(
-                        plan_of(words(length - 1), [words(1)], (read_of('next'),))
-                    )
+        def ask(prompt: list[int], question: list[int]) -> Any:
+            return engine._run_one(plan_of(prompt, [question], (read_of('next'),)))
 
-                found[work] = median(cold, 8, warm=4)
-        engine.sessions = sessions
-        for work, length in WARM.items():
-            prompt = words(length)
-            engine._run_one(plan_of(prompt, [words(NEW)], (read_of('next'),)))
+        def measure(kind: str, size: int) -> float:
+            engine.sessions = None if kind == 'cold' else sessions
+            if kind == 'cold':
+                return clock.median(lambda: ask(words(size - 1), words(1)))
+            prompts = [words(size)] if kind == 'warm' else [words(REVISITED) for _ in range(size)]
+            for prompt in prompts:
+                ask(prompt, words(NEW))
+            calls = [partial(lambda prompt: ask(prompt, words(NEW)), p) for p in prompts]
+            return clock.median(calls[0]) if kind == 'warm' else clock.in_turn(calls)
 
-            def warm(prompt: list[int] = prompt) -> Any:
-                plan = plan_of(prompt + words(NEW), [words(NEW)], (read_of('next'),))
-                return engine._run_one(plan)
+        for work in works:
+            kind, *rest = work.split()
+            if kind == 'start':
+                tell(work, lambda: [ask(words(FIRST - 1), words(1)), since_start()][1])
+            elif kind in ('cold', 'warm', 'revisit'):
+                tell(work, partial(measure, kind, count(rest[0])))
+            elif kind == 'decode':
+                peer.tell(work, 'it answers questions and writes no text')
 
-            found[work] = median(warm, 8, warm=4)
-    return found
 
-
-KNOWN: dict[str, tuple[Callable[[dict[str, Any]], dict[str, float]], tuple[str, ...]]] = {
-    'transformers-fla': (transformers_fla, ('transformers', 'fla')),
-    'flide': (flide, ('transformers', 'flide')),
-}
+KNOWN = {'transformers-fla': transformers_fla, 'flide': flide}
 
 
 def measure(
-    rows: list[Row], peers: Iterable[str], dims: dict[str, Any], log: Callable[[str], None]
+    rows: Iterable[Row],
+    peers: Iterable[str],
+    dims: dict[str, Any],
+    device: str,
+    log: Callable[[str], None] = print,
 ) -> None:
     """Write each peer's figure, or the reason why there is none, into `rows`."""
+    rows = list(rows)
+    # A start is measured first, before anything else fills the caches.
+    works = sorted((row.work for row in rows), key=lambda work: not work.startswith('start'))
     for name in peers:
-        function, modules = KNOWN[name]
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        found: dict[str, float] = {}
-        reason = f'{" and ".join(missing)} not installed' if missing else 'not one of its works'
-        if not missing:
-            try:
-                found = function(dims)
-            except Exception as error:  # a peer may fail in its own ways; ours must be written
-                reason = f'{type(error).__name__}: {" ".join(str(error).split())[:120]}'
-                log(f'{name}: {reason}')
+        missing = [need for need in NEEDS[name] if importlib.util.find_spec(need) is None]
+        found: peer.Found = {'': f'{" and ".join(missing)} not installed'}
+        if device == 'cpu':
+            found = {'': 'needs an NVIDIA GPU'}
+        elif not missing:
+            with tempfile.TemporaryDirectory() as cache:
+                call = partial(run, name, dims, device, cache)
+                found = call([work for work in works if work != AGAIN], SECONDS[name])
+                if AGAIN in works:
+                    again = call([AGAIN], AGAIN_SECONDS)
+                    found[AGAIN] = again.get(AGAIN, again[''])
         for row in rows:
-            value = found.get(row.work)
-            row.peers[name] = reason if value is None else round(value, 3)
-        torch.cuda.empty_cache()
+            row.peers[name] = found.get(row.work, found[''])
+        if not all(isinstance(row.peers[name], int | float) for row in rows):
+            log(f'{name}: {found[""]}')
+
+
+def run(
+    name: str, dims: dict[str, Any], device: str, cache: str, works: list[str], seconds: float
+) -> peer.Found:
+    """Run one peer on some works with its kernels' cache in the folder `cache`."""
+    environment = {
+        **os.environ, 'TRITON_CACHE_DIR': cache, 'FLASHRT_PEER_STARTED': str(time.time()),
+    }  # fmt: skip
+    words = [word for work in works for word in ('--work', work)]
+    dims_word = json.dumps(dims)
+    return peer.run(
+        [sys.executable, '-m', MODULE, name, '--device', device, '--dims', dims_word, *words],
+        seconds, environment,
+    )  # fmt: skip
+
+
+def main() -> int:
+    """Be one peer."""
+    parser = argparse.ArgumentParser(description='Be one peer of flashrt bench planner.')
+    parser.add_argument('name', choices=KNOWN)
+    parser.add_argument('--device', required=True)
+    parser.add_argument('--dims', required=True, type=json.loads)
+    parser.add_argument('--work', action='append', default=[])
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    KNOWN[args.name](args.dims, args.device, args.work, peer.attempt)
+    return 0
+
+
+if __name__ == '__main__':
+    raise SystemExit(main())

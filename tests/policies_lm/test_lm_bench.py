@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from flashrt_ros.bench import planner, planner_peers
+from flashrt_ros.bench import page, peer, planner, planner_peers, report
 from flashrt_ros.bench.report import Row
 
 
@@ -42,22 +45,66 @@ def test_floors_count_what_the_model_holds() -> None:
     assert 0.3 < planner.step_floor(real, 2048)[0] < 0.4
 
 
-def test_a_peer_that_is_not_there_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing packages, and a peer that fails, are written instead of a figure."""
-
-    def broken(dims: object) -> dict[str, float]:
-        raise RuntimeError('no\nluck')
-
-    monkeypatch.setattr(planner_peers.torch.cuda, 'empty_cache', lambda: None)
-    monkeypatch.setattr(
-        planner_peers, 'KNOWN', {'flide': (broken, ('json',)), 'other': (broken, ('nowhere',))}
+def test_peers_are_measured_on_the_same_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library alone, on the CPU, tells a figure for every kind of row; flide has none for text."""
+    pytest.importorskip('transformers', reason='the peer')
+    torch.set_num_threads(1)
+    monkeypatch.setattr(planner_peers, 'REVISITED', 64)
+    monkeypatch.setenv('FLASHRT_PEER_STARTED', '0')
+    small = {**planner.SMALL, 'hidden_size': 32, 'intermediate_size': 32, 'vocab_size': 64}
+    works = ['start empty cache', 'cold 128', 'warm 128', 'decode', 'revisit 2', 'other']
+    found: dict[str, float] = {}
+    planner_peers.transformers_fla(
+        small, 'cpu', works, lambda work, measure: found.update({work: measure()})
     )
-    rows, told = [Row('cold 2k', 1.0, 'ms')], []
-    planner_peers.measure(rows, ('flide', 'other'), {}, told.append)
-    assert rows[0].peers == {
-        'flide': 'RuntimeError: no luck', 'other': 'nowhere not installed'
-    }  # fmt: skip
-    assert told == ['flide: RuntimeError: no luck']
+    assert list(found) == works[:-1] and all(value > 0 for value in found.values())
+    assert planner_peers.count('16k') == 16384 and planner_peers.count('20') == 20
+
+
+def test_a_peer_that_is_not_there_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing packages, a device that does not fit, and works it does not have are written."""
+    rows, told = [Row('cold 2k', 1.0, 'ms'), Row('start full cache', 1.0, 'ms')], []
+    planner_peers.measure(rows, ('flide',), {}, 'cpu', told.append)
+    assert rows[0].peers == {'flide': 'needs an NVIDIA GPU'} and told
+    monkeypatch.setattr(planner_peers, 'NEEDS', {'flide': ('nowhere', 'json')})
+    planner_peers.measure(rows, ('flide',), {}, 'cuda', told.append)
+    assert rows[0].peers == {'flide': 'nowhere not installed'}
+    monkeypatch.setattr(planner_peers, 'NEEDS', {'flide': ()})
+    runs = [{'cold 2k': 3.5, '': 'not one of its works'}, {'': 'exit 1: no luck'}]
+    monkeypatch.setattr(planner_peers.peer, 'run', lambda *args: runs.pop(0))
+    planner_peers.measure(rows, ('flide',), {}, 'cuda', told.append)
+    assert [row.peers['flide'] for row in rows] == [3.5, 'exit 1: no luck']
+
+
+def test_a_peer_runs_apart_and_what_it_told_counts() -> None:
+    """Figures told before a crash, an exception or the end of its time stand in the report."""
+
+    def run(code: str, seconds: float = 60.0) -> peer.Found:
+        start = 'from flashrt_ros.bench.peer import attempt, tell\n'
+        return peer.run([sys.executable, '-c', start + code], seconds)
+
+    told = "tell('a', 1.5); print('noise'); attempt('b', lambda: 1 / 0); "
+    b = 'ZeroDivisionError: division by zero'
+    assert run(told) == {'a': 1.5, 'b': b, '': 'not one of its works'}
+    assert run(told + 'exit("no\\nluck")') == {'a': 1.5, 'b': b, '': 'exit 1: luck'}
+    hangs = 'import threading; threading.Event().wait()'
+    assert run(told + hangs, 8.0) == {'a': 1.5, 'b': b, '': 'not reached within 8 s'}
+
+
+def test_the_page_shows_figures_and_reasons(tmp_path: Path) -> None:
+    """A report of this benchmark, whose peers are figures or words, becomes a page."""
+    rows = [
+        Row('cold 2k', 6.4, 'ms', peers={'flide': 8.6, 'transformers-fla': 45.0},
+            floor={'value': 2.8, 'how': 'arithmetic'}, spread={'p99': 6.5}),
+        Row('decode', 0.9, 'ms', peers={'flide': 'it writes no text', 'transformers-fla': 60.0}),
+    ]  # fmt: skip
+    (tmp_path / 'benchmarks').mkdir()
+    report.write(report.build('planner', 'cpu', rows), tmp_path / 'benchmarks/planner-x.json')
+    written = page.pages(tmp_path)
+    text = written[tmp_path / 'benchmarks.md']
+    assert '| cold 2k | 6.4 | 6.5 | 8.6 | 45 | 2.8 | ms |' in text
+    assert '| decode | 0.9 | – | it writes no text | 60 | – | ms |' in text
+    assert '<svg' in written[tmp_path / 'pictures' / 'benchmark-planner-x.svg']
 
 
 @pytest.mark.slow
