@@ -14,10 +14,9 @@ from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_policies.hybrid_lm.state import LMState
 from flashrt_policies.hybrid_lm.weights import FullLayer, LinearLayer, Weights
 from flashrt_policies.kernels import gated_delta
-from flashrt_policies.kernels.activation import silu_mul
 from flashrt_policies.kernels.attention import attend, place
-from flashrt_policies.kernels.linear import linear
-from flashrt_policies.kernels.norm import add_rms_norm, gated_rms_norm
+from flashrt_policies.kernels.linear import gated, linear, project
+from flashrt_policies.kernels.norm import add_rms_norm
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Stretch:
 def mix_linear(
     config: LMConfig, layer: LinearLayer, h: Tensor, window: Tensor, state: Tensor, at: Stretch
 ) -> Tensor:
-    """Gated DeltaNet (arXiv 2412.06464): convolve, gate, apply the delta rule, norm, project.
+    """Gated DeltaNet (arXiv 2412.06464): project, convolve, apply the delta rule, norm and gate.
 
     Args:
         config: the model's dimensions.
@@ -49,17 +48,14 @@ def mix_linear(
         at: where the stretch stands.
 
     Returns:
-        [M, hidden], to be added to the residual stream.
+        The heads' gated output [M, HV * V], to be projected.
     """
-    c, rows = config, h.shape[0]
+    c = config
     proj = linear(h, layer.w_in)  # [M, C + HV * V + 2 HV]
-    z = proj[:, c.conv_dim : c.conv_dim + c.lin_v_heads * c.lin_v_dim]
-    o = gated_delta.mix(
-        proj, window, state, layer.conv, layer.decay, layer.dt_bias, at.valid,
+    return gated_delta.mix(
+        proj, window, state, layer.conv, layer.decay, layer.dt_bias, layer.norm, c.eps, at.valid,
         (c.lin_k_heads, c.lin_v_heads, c.lin_k_dim, c.lin_v_dim),
-    )  # [M, HV, V]  # fmt: skip
-    y = gated_rms_norm(o, z.unflatten(1, (c.lin_v_heads, -1)), layer.norm, c.eps)
-    return linear(y.reshape(rows, -1), layer.w_out)
+    )  # fmt: skip
 
 
 def mix_full(
@@ -76,7 +72,7 @@ def mix_full(
         at: where the stretch stands.
 
     Returns:
-        [M, hidden], to be added to the residual stream.
+        The heads' gated output [M, H * D], to be projected.
     """
     c, rows, dim = config, h.shape[0], config.head_dim
     proj = linear(h, layer.w_in, layer.b_in)
@@ -89,13 +85,18 @@ def mix_full(
         keys, values, at.position, at.valid, at.freq, layer.q_norm, layer.k_norm, c.eps,
     )  # [M, H, D]  # fmt: skip
     o = attend(q, keys, values, at.position, at.valid, gate)
-    return linear(o.reshape(rows, -1), layer.w_out, layer.b_out)
+    return o.reshape(rows, -1)
 
 
 def run_layers(
-    config: LMConfig, weights: Weights, state: LMState, x: Tensor, at: Stretch
-) -> tuple[Tensor, Tensor]:
-    """Run every layer on a stretch of tokens and move the state past it.
+    config: LMConfig,
+    weights: Weights,
+    state: LMState,
+    x: Tensor,
+    at: Stretch,
+    until: int | None = None,
+) -> Tensor:
+    """Run the layers on a stretch of tokens and move the state past it.
 
     Args:
         config: the model's dimensions.
@@ -103,25 +104,27 @@ def run_layers(
         state: the text's buffers.
         x: embedded tokens [M, hidden]; the residual stream, changed in place.
         at: where the stretch stands.
+        until: run the layers before this one; None runs all.
 
     Returns:
-        The residual stream and what is still to be added to it, [M, hidden] each.
+        The hidden states [M, hidden], normed as the next layer or the head reads them.
     """
-    delta: Tensor | None = None
     linear_index = full_index = 0
-    for layer in weights.layers:
-        h = add_rms_norm(x, delta, layer.norm_in, config.eps)
+    scales = [layer.norm_in for layer in weights.layers] + [weights.norm]
+    h = add_rms_norm(x, None, scales[0], config.eps)
+    for layer, scale in zip(weights.layers[:until], scales[1:], strict=False):
+        bias = None
         if isinstance(layer, LinearLayer):
             assert state.window is not None and state.recurrent is not None
             window = state.window.tensor[linear_index]
             recurrent = state.recurrent.tensor[linear_index]
-            delta = mix_linear(config, layer, h, window, recurrent, at)
+            mixed = mix_linear(config, layer, h, window, recurrent, at)
             linear_index += 1
         else:
             keys, values = state.keys_values(full_index)
-            delta = mix_full(config, layer, h, keys, values, at)
+            mixed = mix_full(config, layer, h, keys, values, at)
+            bias = layer.b_out
             full_index += 1
-        h = add_rms_norm(x, delta, layer.norm_mlp, config.eps)
-        delta = linear(silu_mul(linear(h, layer.w_gate_up)), layer.w_down)
-    assert delta is not None
-    return x, delta
+        h = project(mixed, layer.w_out, bias, x, layer.norm_mlp, config.eps)
+        h = project(gated(h, layer.w_gate_up), layer.w_down, None, x, scale, config.eps)
+    return h

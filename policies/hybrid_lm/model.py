@@ -24,7 +24,6 @@ from flashrt_policies.kernels import embed, sampling
 from flashrt_policies.kernels.attention import inverse_frequencies
 from flashrt_policies.kernels.gated_delta import CHUNK
 from flashrt_policies.kernels.linear import head_logits
-from flashrt_policies.kernels.norm import add_rms_norm
 from flashrt_ros.contract.graph import ShapeKey
 from flashrt_ros.errors import FlashrtError
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from flashrt_ros.contract.context import Context
 
 Tokens: TypeAlias = 'Sequence[int] | torch.Tensor'  # one dimension, integers, on the host
-KERNELS = 'hybrid-lm/2'  # grows with every change of a kernel's bits
+KERNELS = 'hybrid-lm/3'  # grows with every change of a kernel's bits
 GREEDY, DRAWN = ShapeKey(choice='greedy'), ShapeKey(choice='drawn')
 
 
@@ -79,6 +78,7 @@ class HybridLM:
 
     chunk = CHUNK
     _more: tuple[Buffer, ...] = ()  # what a model that does more than this one writes
+    _noting = False  # whether `_note` wants to see every stretch
 
     def __init__(
         self,
@@ -139,15 +139,30 @@ class HybridLM:
             state.history.tensor[0], state.position.tensor, self._valid.tensor,
             state.digest.tensor, self._power,
         )  # fmt: skip
-        x, delta = run_layers(self.config, self.weights, state, x, self._at)
-        self._note(x, delta)
-        last = (self._valid.tensor - 1).clamp(min=0)
-        x, delta = x.index_select(0, last), delta.index_select(0, last)
-        state.hidden.tensor.copy_(add_rms_norm(x, delta, self.weights.norm, self.config.eps))
+        if self.ctx.device.type == 'cuda':
+            self._consume_fused(x)
+            return
+        made = run_layers(self.config, self.weights, state, x, self._at)
+        self._note(made)
+        state.hidden.tensor.copy_(made.index_select(0, (self._valid.tensor - 1).clamp(min=0)))
         embed.advance(self._span.tensor, state.position.tensor, self._valid.tensor)
 
-    def _note(self, x: torch.Tensor, delta: torch.Tensor) -> None:
-        """See what the layers made of a stretch, before its position moves."""
+    def _consume_fused(self, x: torch.Tensor) -> None:
+        from flashrt_policies.hybrid_lm.step import run_last
+        from flashrt_policies.kernels.embed_triton import finish
+
+        config, weights, state, at = self.config, self.weights, self.state, self._at
+        h = run_layers(config, weights, state, x, at, len(weights.layers) - 1)
+        last, made = run_last(config, weights, state, x, h, at, self._noting)
+        if made is not None:
+            self._note(made)
+        finish(
+            last, weights.norm, config.eps, state.hidden.tensor, state.position.tensor,
+            self._span.tensor, self._valid.tensor,
+        )  # fmt: skip
+
+    def _note(self, made: torch.Tensor) -> None:
+        """See the last hidden states [M, hidden] of a stretch, before its position moves."""
 
     def _choose(self, drawn: bool) -> None:
         """Turn the hidden state into logits and choose the next token."""
@@ -173,7 +188,7 @@ class HybridLM:
 
     def _step_fused(self) -> None:
         from flashrt_policies.hybrid_lm.step import step_layers
-        from flashrt_policies.kernels.embed_triton import take_one
+        from flashrt_policies.kernels.embed_triton import finish, take_one
 
         state = self.state
         history, position = state.history.tensor[0], state.position.tensor
@@ -181,8 +196,7 @@ class HybridLM:
             state.token.tensor, self.weights.embed, history, position, state.digest.tensor
         )
         x = step_layers(self.config, self.weights, state, x, self._at)
-        state.hidden.tensor.copy_(add_rms_norm(x, None, self.weights.norm, self.config.eps))
-        position += 1
+        finish(x, self.weights.norm, self.config.eps, state.hidden.tensor, position)
 
     # What callers do.
 

@@ -24,7 +24,6 @@ from flashrt_policies.hybrid_lm.mtp_verify import verify
 from flashrt_policies.hybrid_lm.weights import Weights
 from flashrt_policies.kernels import embed, sampling
 from flashrt_policies.kernels.linear import head_logits
-from flashrt_policies.kernels.norm import add_rms_norm
 from flashrt_ros.capsule.cursor import Cursor
 from flashrt_ros.contract.graph import ShapeKey
 
@@ -127,6 +126,8 @@ class DraftingLM(HybridLM):
         self.guessed = self.right = 0
         super().__init__(ctx, config, weights, capacity, units, name)
 
+    _noting = True
+
     def _capture(self, name: str) -> None:
         super()._capture(name)
         ports = (*self.state.growing, *self.state.fixed, *self._more)
@@ -143,13 +144,12 @@ class DraftingLM(HybridLM):
             Stretch(position, valid, self._at.freq),
         )  # fmt: skip
 
-    def _note(self, x: Tensor, delta: Tensor) -> None:
+    def _note(self, made: Tensor) -> None:
         """Pair each token of a stretch with the hidden state before it."""
-        state, count = self.state, x.shape[0]
-        made = add_rms_norm(x.clone(), delta, self.weights.norm, self.config.eps)
+        state, count = self.state, made.shape[0]
         before = torch.cat((state.hidden.tensor, made[:-1]))
         first = (state.position.tensor == 0).long()  # the very first token has none before it
-        index = (torch.arange(count, device=x.device) + first).clamp(max=count - 1)
+        index = (torch.arange(count, device=made.device) + first).clamp(max=count - 1)
         spot = (state.position.tensor + index).clamp(max=self.capacity - 1)
         self._remember(
             state.history.tensor[0].index_select(0, spot), before.index_select(0, index),

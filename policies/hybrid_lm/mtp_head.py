@@ -15,9 +15,8 @@ from torch import Tensor
 from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_policies.hybrid_lm.layers import Stretch, mix_full
 from flashrt_policies.hybrid_lm.weights import DraftHead
-from flashrt_policies.kernels.activation import silu_mul
 from flashrt_policies.kernels.attention import place
-from flashrt_policies.kernels.linear import linear
+from flashrt_policies.kernels.linear import gated, linear, project
 from flashrt_policies.kernels.norm import add_rms_norm
 
 
@@ -108,7 +107,6 @@ def draft(
         act = row(x, layer.w_gate_up, scale=layer.norm_mlp, eps=c.eps, pair=True)
         row(act, layer.w_down, add=x)
         return add_rms_norm(x, None, head.norm, c.eps)
-    delta = mix_full(c, layer, add_rms_norm(x, None, layer.norm_in, c.eps), keys, values, at)
-    h = add_rms_norm(x, delta, layer.norm_mlp, c.eps)
-    delta = linear(silu_mul(linear(h, layer.w_gate_up)), layer.w_down)
-    return add_rms_norm(x, delta, head.norm, c.eps)
+    mixed = mix_full(c, layer, add_rms_norm(x, None, layer.norm_in, c.eps), keys, values, at)
+    h = project(mixed, layer.w_out, layer.b_out, x, layer.norm_mlp, c.eps)
+    return project(gated(h, layer.w_gate_up), layer.w_down, None, x, head.norm, c.eps)

@@ -2,7 +2,8 @@
 
 A decode step is bound by launches and by reading the weights once, so norms, gates and residual
 sums ride along with the products, and the convolution, the delta rule and the gated norm are one
-kernel.
+kernel. The last layer of a prefill is such a step too: of its outputs only the last token's is
+read, the other tokens leave their keys and values, or their part of the state.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from flashrt_policies.hybrid_lm.config import LMConfig
-from flashrt_policies.hybrid_lm.layers import Stretch
+from flashrt_policies.hybrid_lm.layers import Stretch, mix_full, mix_linear
 from flashrt_policies.hybrid_lm.state import LMState
-from flashrt_policies.hybrid_lm.weights import FullLayer, LinearLayer, Weights
+from flashrt_policies.hybrid_lm.weights import FullLayer, Layer, LinearLayer, Weights
 from flashrt_policies.kernels.decode_triton import attend_one, delta_step
-from flashrt_policies.kernels.linear_triton import row
+from flashrt_policies.kernels.embed_triton import pick
+from flashrt_policies.kernels.linear_triton import gated, linear, project, row
+from flashrt_policies.kernels.place_triton import place
 
 
 def step_linear(
@@ -75,6 +78,89 @@ def step_layers(
             mixed = step_full(config, layer, proj, *state.keys_values(full_index), at)
             row(mixed, layer.w_out, bias=layer.b_out, add=x)
             full_index += 1
-        act = row(x, layer.w_gate_up, scale=layer.norm_mlp, eps=eps, pair=True)
-        row(act, layer.w_down, add=x)
+        step_mlp(layer, x, eps)
     return x
+
+
+def step_mlp(layer: Layer, x: Tensor, eps: float) -> None:
+    """Add what the MLP makes of one token's residual stream [1, hidden] to it, in place."""
+    act = row(x, layer.w_gate_up, scale=layer.norm_mlp, eps=eps, pair=True)
+    row(act, layer.w_down, add=x)
+
+
+def last_full(
+    config: LMConfig, layer: FullLayer, x: Tensor, h: Tensor, keys: Tensor, values: Tensor,
+    at: Stretch,
+) -> Tensor:  # fmt: skip
+    """Place the keys and values of every token; return the last one's heads, [1, H * D].
+
+    Args:
+        config: the model's dimensions.
+        layer: the layer's weights.
+        x: residual stream of the last token [1, hidden].
+        h: normed input of every token [M, hidden].
+        keys: [KV, T, D], written behind ``at.position``.
+        values: [KV, T, D], likewise.
+        at: where the tokens stand.
+    """
+    c, dim = config, config.head_dim
+    width = 2 * dim if c.gated else dim
+    cut = c.heads * width
+    bias = (None, None) if layer.b_in is None else (layer.b_in[:cut], layer.b_in[cut:])
+    kv = linear(h, layer.w_in[cut:], bias[1])
+    k, v = kv.unflatten(1, (2, c.kv_heads, dim)).unbind(1)
+    none = kv.as_strided((kv.shape[0], 0, dim), (kv.stride(0), dim, 1))  # no queries
+    place(
+        none, k, v, keys, values, at.position, at.valid, at.freq, layer.q_norm, layer.k_norm,
+        c.eps,
+    )  # fmt: skip
+    q = row(x, layer.w_in[:cut], bias=bias[0], scale=layer.norm_in, eps=c.eps)
+    q = q.unflatten(1, (c.heads, width))
+    return attend_one(
+        q[..., :dim], k, v, keys, values, at.position, at.freq, layer.q_norm, layer.k_norm,
+        c.eps, q[..., dim:] if c.gated else None, at.valid,
+    )  # fmt: skip
+
+
+def run_last(
+    config: LMConfig,
+    weights: Weights,
+    state: LMState,
+    x: Tensor,
+    h: Tensor,
+    at: Stretch,
+    whole: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Run the last layer of a prefill for the last token, and its state past every token.
+
+    Args:
+        config: the model's dimensions.
+        weights: its parameters.
+        state: the text's buffers.
+        x: residual stream before the layer [M, hidden], changed with `whole`.
+        h: its norm [M, hidden].
+        at: where the stretch stands.
+        whole: also return the hidden states of every token.
+
+    Returns:
+        The last token's residual stream [1, hidden]; with `whole`, every token's last hidden
+        state [M, hidden], normed as the head reads it.
+    """
+    layer, mixed, bias, one = weights.layers[-1], None, None, pick(x, at.valid)
+    if isinstance(layer, LinearLayer):
+        assert state.window is not None and state.recurrent is not None
+        window, recurrent = state.window.tensor[-1], state.recurrent.tensor[-1]
+        mixed = mix_linear(config, layer, h, window, recurrent, at)
+        last = pick(mixed, at.valid)
+    else:
+        keys, values = state.keys_values(config.full_layers - 1)
+        last, bias = last_full(config, layer, one, h, keys, values, at), layer.b_out
+        if whole:
+            mixed = mix_full(config, layer, h, keys, values, at)
+    row(last, layer.w_out, bias=bias, add=one)
+    step_mlp(layer, one, config.eps)
+    if not whole or mixed is None:
+        return one, None
+    h = project(mixed, layer.w_out, bias, x, layer.norm_mlp, config.eps)
+    act = gated(h, layer.w_gate_up)
+    return one, project(act, layer.w_down, None, x, weights.norm, config.eps)

@@ -8,8 +8,8 @@ before each. `read_kernel` answers the queries of every chunk and applies the ga
 
 The grid is fixed by the capacity of the replay; chunks past the valid tokens return at once. A
 chunk starts at a multiple of C behind the start of the replay and is computed alike wherever it
-stands in it, so replays that start at multiples of C cut a text into the same chunks, and a token's
-bits do not depend on how many a replay holds. Float32 operands go through the tensor cores in
+stands in it, so replays that start at multiples of C cut a text into the same chunks, and a
+token's bits do not depend on how many a replay holds. Float32 operands go through the tensor cores in
 three TF32 products, which keeps their precision.
 """
 
@@ -74,7 +74,12 @@ def taps_kernel(
         acc = tl.fma(x, weight.to(tl.float32)[None, :], acc)
     y = acc * tl.sigmoid(acc)
     if normed:
-        y = y * (tl.rsqrt(tl.sum(y * y, 1) + l2_eps) * tl.where(head < key_heads, scale, 1.0))[:, None]
+        y = (
+            y
+            * (tl.rsqrt(tl.sum(y * y, 1) + l2_eps) * tl.where(head < key_heads, scale, 1.0))[
+                :, None
+            ]
+        )
     spot = out_ptr + (row[:, None] * channels + channel[None, :])
     tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask[None, :] & (row < valid)[:, None])
 

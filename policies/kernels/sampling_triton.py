@@ -109,6 +109,14 @@ def draw(
         PEAKS=lanes, BLOCK=BLOCK, num_warps=4, **early(logits),
     )  # fmt: skip
     final_best_kernel[(1,)](
-        best, where, token, counter, logits.shape[0], count, drawn=True, BLOCK=lanes, num_warps=4,
+        best,
+        where,
+        token,
+        counter,
+        logits.shape[0],
+        count,
+        drawn=True,
+        BLOCK=lanes,
+        num_warps=4,
         **early(logits),
     )

@@ -30,8 +30,8 @@ Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 @contextlib.contextmanager
-def recorded(shared: int, processors: int = 132) -> Iterator[list[Launch]]:
-    """Within the block Triton kernels are recorded instead of launched."""
+def recorded(shared: int, processors: int = 132, hopper: bool = True) -> Iterator[list[Launch]]:
+    """Within the block Triton kernels are recorded instead of launched, as for a GPU like that."""
     from triton.runtime.jit import JITFunction
 
     from flashrt_policies.kernels import launch
@@ -45,6 +45,7 @@ def recorded(shared: int, processors: int = 132) -> Iterator[list[Launch]]:
         stack.enter_context(mock.patch.object(JITFunction, 'run', run))
         launch.shared_bytes.cache_clear()
         launch.processors.cache_clear()
+        stack.enter_context(mock.patch.object(launch, 'overlaps', lambda _: hopper))
         for name in ('attention_triton', 'linear_triton', 'launch'):
             module = __import__(f'flashrt_policies.kernels.{name}', fromlist=['x'])
             for function, value in (('shared_bytes', shared), ('processors', processors)):
@@ -54,7 +55,9 @@ def recorded(shared: int, processors: int = 132) -> Iterator[list[Launch]]:
         yield seen
 
 
-def prefill_launches(rows: int, shared: int, dtype: torch.dtype) -> list[Launch]:
+def prefill_launches(
+    rows: int, shared: int, dtype: torch.dtype, hopper: bool = True
+) -> list[Launch]:
     """Return every launch of a replay of `rows` tokens through one layer of each kind."""
     from flashrt_policies.kernels import (
         activation_triton,
@@ -63,6 +66,7 @@ def prefill_launches(rows: int, shared: int, dtype: torch.dtype) -> list[Launch]
         gated_delta_triton,
         linear_triton,
         norm_triton,
+        place_triton,
     )
 
     def new(*shape: int, kind: torch.dtype = dtype) -> torch.Tensor:
@@ -72,7 +76,7 @@ def prefill_launches(rows: int, shared: int, dtype: torch.dtype) -> list[Launch]
     hidden, heads, kv, dim = 1024, 8, 2, 256
     lin = (16, 16, 128, 128)
     channels = 6144
-    with recorded(shared) as seen:
+    with recorded(shared, hopper=hopper) as seen:
         state, freq, scale = new(16, 128, 128, kind=wide), new(32, kind=wide), new(256, kind=wide)
         conv, window, vector = new(4, channels), new(3, channels), new(16, kind=wide)
         keys = new(kv, 32768, dim)
@@ -82,21 +86,30 @@ def prefill_launches(rows: int, shared: int, dtype: torch.dtype) -> list[Launch]
         norm_triton.gated_rms_norm(o, o, new(128, kind=wide), 1e-6)
         activation_triton.silu_mul(new(rows, 7168))
         proj = new(rows, channels + 2048 + 32)
-        gated_delta_triton.mix(proj, window, state, conv, vector, vector, one, lin)
+        gated_delta_triton.mix(
+            proj, window, state, conv, vector, vector, new(128, kind=wide), 1e-6, one, lin
+        )
         q, gate = new(rows, heads, 2 * dim).split(dim, -1)
         k = new(rows, kv, dim)
-        attention_triton.place(q, k, k, keys, keys, one, one, freq, scale, scale, 1e-6)
+        place_triton.place(q, k, k, keys, keys, one, one, freq, scale, scale, 1e-6)
         attention_triton.attend(new(rows, heads, dim), keys, keys, one, one, gate)
         embed_triton.take(
             rows, new(99, kind=torch.int32), new(2, kind=torch.int64), new(500, hidden),
             new(99, kind=torch.int32), one, one, one, new(4096, kind=torch.int64),
         )  # fmt: skip
-        for columns, depth in ((8224, 1024), (1024, 2048), (7168, 1024), (1024, 3584)):
+        for columns, depth in ((8224, 1024), (1024, 1024)):
             linear_triton.matmul(new(rows, depth), new(columns, depth))
+        linear_triton.matmul(new(rows, 1024), new(7168, 1024), pair=True)
+        for depth in (2048, 3584):
+            y, weight = new(rows, depth), new(hidden, depth)
+            with mock.patch.object(linear_triton, 'LIBRARY_ROWS', 1 << 30):
+                linear_triton.project(y, weight, None, x, new(hidden, kind=wide), 1e-6)
     return seen
 
 
-def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
+def launches(
+    shared: int, dtype: torch.dtype = torch.bfloat16, hopper: bool = True
+) -> list[Launch]:
     """Return every launch that Qwen3.5-0.8B's dimensions give, one per distinct kernel setting."""
     from flashrt_policies.kernels import (
         decode_triton,
@@ -112,7 +125,7 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
     hidden, heads, kv, dim = 1024, 8, 2, 256
     lin = (16, 16, 128, 128)
     channels = 6144
-    with recorded(shared) as seen:
+    with recorded(shared, hopper=hopper) as seen:
         state, freq, scale = new(16, 128, 128, kind=wide), new(32, kind=wide), new(256, kind=wide)
         conv, window, vector = new(4, channels), new(3, channels), new(16, kind=wide)
         keys = new(kv, 32768, dim)
@@ -130,12 +143,17 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
         q, gate = new(1, heads, 2 * dim).split(dim, -1)
         k = new(1, kv, dim)
         decode_triton.attend_one(q, k, k, keys, keys, one, freq, scale, scale, 1e-6, gate)
+        decode_triton.attend_one(q, k, k, keys, keys, one, freq, scale, scale, 1e-6, gate, one)
         embed_triton.take_one(token, new(500, hidden), new(99, kind=torch.int32), one, one)
-        embed_triton.advance(new(2, kind=torch.int64), one, one)
+        embed_triton.pick(new(64, hidden), one)
+        embed_triton.finish(x, norm, 1e-6, x, one, new(2, kind=torch.int64), one)
+        embed_triton.finish(x, norm, 1e-6, x, one)
         logits, hot = new(248320, kind=wide), new(1, kind=wide)
         sampling_triton.greedy(logits, token)
         sampling_triton.draw(logits, token, hot, hot, one, one)
-    prefill = [x for rows in (64, 256, 2048) for x in prefill_launches(rows, shared, dtype)]
+    prefill = [
+        x for rows in (64, 256, 2048) for x in prefill_launches(rows, shared, dtype, hopper)
+    ]
     distinct: dict[str, Launch] = {}
     for kernel, args, kwargs in prefill + seen:
         distinct.setdefault(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lm_model_cases import decode, prefill
-from lm_truth import attention_truth, delta_truth, error
+from lm_truth import attention_truth, delta_truth, error, gated_truth
 
 
 def interpreter_with_new_numpy() -> None:
@@ -68,6 +68,13 @@ def norms(d: Draw) -> Iterator[tuple[str, float]]:
         s = summed.double()
         want = s * torch.rsqrt(s.square().mean(-1, keepdim=True) + 1e-6) * scale.double()
         yield f'add_rms_norm {rows}x{width}', error(h, want)
+        parts, bias, stream = d.wide(3, rows, width), d.wide(width), d.normal(rows, width)
+        summed = stream.double() + parts.double().sum(0) + bias.double()
+        h = norm_triton.add_rms_norm(stream, parts, scale, 1e-6, bias)
+        yield f'add_rms_norm parts {rows}x{width}', error(stream, summed)
+        s = stream.double()
+        want = s * torch.rsqrt(s.square().mean(-1, keepdim=True) + 1e-6) * scale.double()
+        yield f'add_rms_norm of parts {rows}x{width}', error(h, want)
     for rows, heads, dim in ((2, 3, 20), (3, 5, 128)):
         z = d.normal(rows, heads * dim + 9)[:, : heads * dim].unflatten(1, (heads, dim))
         o, scale = d.normal(rows, heads, dim), d.wide(dim)
@@ -96,6 +103,11 @@ def products(d: Draw) -> Iterator[tuple[str, float]]:
         want = x.double() @ w.double().T
         yield f'matmul {rows}x{columns}x{depth}', error(linear_triton.matmul(x, w), want)
         yield 'matmul bias', error(linear_triton.matmul(x, w, b), want + b.double())
+        got = linear_triton.matmul(x, w, splits=2).double().sum(0)
+        yield 'matmul splits', error(got, want)
+        pair = d.normal(2 * columns, depth)
+        gate, up = (x.double() @ pair.double().T).chunk(2, -1)
+        yield 'matmul pair', error(linear_triton.matmul(x, pair, pair=True), F.silu(gate) * up)
     for columns, depth in ((9, 70), (40, 520)):
         x, w, b = d.normal(1, depth), d.normal(columns, depth), d.normal(columns)
         scale, add, pair = d.wide(depth), d.normal(1, columns), d.normal(2 * columns, depth)
@@ -142,20 +154,21 @@ def delta(d: Draw) -> Iterator[tuple[str, float]]:
 
     for rows, valid, dims, taps in DELTA_SHAPES:
         proj, window, state, conv, decay, bias = delta_inputs(d, rows, dims, taps)
+        norm = d.wide(dims[3])
         out, after, moved = delta_truth(proj, window, state, conv, decay, bias, valid, dims)
-        got = gated_delta_triton.mix(proj, window, state, conv, decay, bias, d.number(valid), dims)
+        want = gated_truth(out, proj, conv.shape[1], norm, dims)
+        got = gated_delta_triton.mix(
+            proj, window, state, conv, decay, bias, norm, 1e-6, d.number(valid), dims
+        )
         name = f'delta {valid}/{rows} {dims}'
-        yield f'{name} out', error(got[:valid], out)
+        yield f'{name} out', error(got[:valid], want)
         yield f'{name} state', error(state, after)
         assert torch.equal(window.double().cpu(), moved)
-        norm = d.wide(dims[3])
         proj, window, state, conv, decay, bias = delta_inputs(d, 1, dims, taps)
         out, after, moved = delta_truth(proj, window, state, conv, decay, bias, 1, dims)
         got = decode_triton.delta_step(proj, window, state, conv, decay, bias, norm, 1e-6, dims)
-        z = proj[:, conv.shape[1] :][:, : dims[1] * dims[3]].double().cpu().view(dims[1], -1)
-        o = out[0]
-        want = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + 1e-6) * norm.double().cpu()
-        yield f'delta step {dims}', error(got, (want * F.silu(z)).view(1, -1))
+        want = gated_truth(out, proj, conv.shape[1], norm, dims)
+        yield f'delta step {dims}', error(got, want)
         yield f'delta step {dims} state', error(state, after)
         assert torch.equal(window.double().cpu(), moved)
 
@@ -172,7 +185,7 @@ ATTENTION_SHAPES = (
 
 def attention(d: Draw) -> Iterator[tuple[str, float]]:
     """Prefill attention in one split and in several, and the decode step's."""
-    from flashrt_policies.kernels import attention_triton, decode_triton
+    from flashrt_policies.kernels import attention_triton, decode_triton, place_triton
 
     for rows, valid, position, capacity, heads, kv, dim, half, full in ATTENTION_SHAPES:
         width = 2 * dim if full else dim
@@ -196,13 +209,15 @@ def attention(d: Draw) -> Iterator[tuple[str, float]]:
                 q, k, v, keys, values, at, freq, *scales, 1e-6, gate
             ).view(1, heads, dim)
             yield f'{name} one', error(got, want)
+            got = decode_triton.attend_one(  # again, now that its key is in its slot
+                q, k, v, keys, values, at - 2, freq, *scales, 1e-6, gate, d.number(3)
+            ).view(1, heads, dim)
+            yield f'{name} last', error(got, want)
         else:
             saved = attention_triton.SPLIT
-            for split in (4096, 64):  # one split, and several to merge
+            for split in (4096, 64):  # whole chunks in one split, and in several to merge
                 attention_triton.SPLIT = split
-                placed = attention_triton.place(
-                    q, k, v, keys, values, at, count, freq, *scales, 1e-6
-                )
+                placed = place_triton.place(q, k, v, keys, values, at, count, freq, *scales, 1e-6)
                 got = attention_triton.attend(placed, keys, values, at, count, gate)
                 yield f'{name} split {split}', error(got[:valid], want)
             attention_triton.SPLIT = saved
@@ -229,6 +244,17 @@ def tokens(d: Draw) -> Iterator[tuple[str, float]]:
         embed_triton.advance(span, position, valid)
     assert position.item() == 75 and torch.equal(history[5:75], prompt[3:73])
     assert hashed.item() == embed.digest([1, 2, 3, 4, 5, *prompt[3:73].tolist()])
+    x, scale, hidden = d.normal(70, 24), d.wide(24), d.normal(1, 24)
+    picked = embed_triton.pick(x, d.number(6))
+    assert torch.equal(picked[0], x[5])
+    span, here = torch.tensor([3, 9], device=d.device), d.number(5)
+    embed_triton.finish(picked, scale, 1e-6, hidden, here, span, d.number(6))
+    s = picked.double()
+    want = s * torch.rsqrt(s.square().mean(-1, keepdim=True) + 1e-6) * scale.double()
+    yield 'finish', error(hidden, want)
+    assert span.tolist() == [9, 9] and here.item() == 11
+    embed_triton.finish(picked, scale, 1e-6, hidden, here)
+    assert here.item() == 12
     token = torch.tensor([7], dtype=torch.int32, device=d.device)
     before = int(hashed.item())
     x = embed_triton.take_one(token, table, history, position, hashed)

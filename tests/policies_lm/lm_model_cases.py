@@ -14,7 +14,7 @@ import torch
 from lm_truth import error
 
 
-def small_model() -> tuple[Any, Any, Any]:
+def small_model(last: str = 'full') -> tuple[Any, Any, Any]:
     """Return config, weights and rotary frequencies of a two-layer model on the CPU."""
     from flashrt_policies.hybrid_lm.config import parse_config
     from flashrt_policies.hybrid_lm.weights import allocate, randomise
@@ -27,6 +27,8 @@ def small_model() -> tuple[Any, Any, Any]:
         'linear_num_value_heads': 4, 'linear_key_head_dim': 8, 'linear_value_head_dim': 16,
         'layer_types': ['linear_attention', 'full_attention'], 'attention_bias': True,
     }  # fmt: skip
+    if last == 'linear':
+        raw['layer_types'] = ['full_attention', 'linear_attention']
     config = parse_config(raw)
     weights = allocate(config, torch.device('cpu'), torch.float32)
     randomise(config, weights, seed=1, std=0.15)
@@ -59,42 +61,59 @@ def decode(d: Any) -> Iterator[tuple[str, float]]:
     one, two = two_states(config, 37)
     x = d.wide(1, 40).cpu()
     at = Stretch(one.position.tensor, torch.ones(1, dtype=torch.int64), freq)
-    left, delta = run_layers(config, weights, one, x.clone(), at)
+    left = x.clone()
+    run_layers(config, weights, one, left, at)
     right = step_layers(config, weights, two, x.clone(), at)
-    yield 'decode residual', error(right, (left + delta).double())
+    yield 'decode residual', error(right, left.double())
     for first, second in zip(one.growing + one.fixed, two.growing + two.fixed, strict=True):
         yield f'decode {second.name}', error(second.tensor, first.tensor.double())
 
 
-def prefill(d: Any) -> Iterator[tuple[str, float]]:
-    """A whole replay with every kernel in its place against the torch path."""
+@contextlib.contextmanager
+def every_kernel() -> Iterator[None]:
+    """Within the block a replay on the CPU goes through the launchers."""
     from flashrt_policies.hybrid_lm import layers
     from flashrt_policies.kernels import (
-        activation_triton,
         attention_triton,
         gated_delta_triton,
         linear_triton,
         norm_triton,
+        place_triton,
     )
 
-    config, weights, freq = small_model()
-    x = d.wide(64, 40).cpu()
-    for valid, position in ((64, 0), (40, 64)):
-        one, two = two_states(config, position)
-        at = layers.Stretch(one.position.tensor, torch.tensor([valid]), freq)
-        left, delta = layers.run_layers(config, weights, one, x.clone(), at)
-        with contextlib.ExitStack() as stack:
-            for module, name in (
-                (norm_triton, 'add_rms_norm'), (norm_triton, 'gated_rms_norm'),
-                (activation_triton, 'silu_mul'), (attention_triton, 'place'),
-                (attention_triton, 'attend'),
-            ):  # fmt: skip
-                function = getattr(module, name)
-                stack.enter_context(mock.patch.object(layers, name, function))
-            stack.enter_context(mock.patch.object(layers, 'linear', linear_triton.matmul))
-            stack.enter_context(mock.patch.object(layers, 'gated_delta', gated_delta_triton))
-            right, more = layers.run_layers(config, weights, two, x.clone(), at)
-        want = (left + delta).double()[:valid]
-        yield f'prefill {valid} at {position}', error((right + more)[:valid], want)
-        for first, second in zip(one.growing + one.fixed, two.growing + two.fixed, strict=True):
-            yield f'prefill {second.name}', error(second.tensor, first.tensor.double())
+    with contextlib.ExitStack() as stack:
+        for module, name in (
+            (norm_triton, 'add_rms_norm'), (place_triton, 'place'), (attention_triton, 'attend'),
+            (linear_triton, 'gated'), (linear_triton, 'project'),
+        ):  # fmt: skip
+            function = getattr(module, name)
+            stack.enter_context(mock.patch.object(layers, name, function))
+        stack.enter_context(mock.patch.object(layers, 'linear', linear_triton.matmul))
+        stack.enter_context(mock.patch.object(layers, 'gated_delta', gated_delta_triton))
+        yield
+
+
+def prefill(d: Any) -> Iterator[tuple[str, float]]:
+    """A whole replay with every kernel in its place against the torch path."""
+    from flashrt_policies.hybrid_lm import layers, step
+
+    for last in ('linear', 'full'):
+        config, weights, freq = small_model(last)
+        x = d.wide(64, 40).cpu()
+        for valid, position in ((64, 0), (40, 64)):
+            one, two = two_states(config, position)
+            at = layers.Stretch(one.position.tensor, torch.tensor([valid]), freq)
+            left = x.clone()
+            want = layers.run_layers(config, weights, one, left, at).double()[:valid]
+            right = x.clone()
+            with every_kernel():
+                h = layers.run_layers(config, weights, two, right, at, len(weights.layers) - 1)
+                tail, made = step.run_last(config, weights, two, right, h, at, True)
+            assert made is not None
+            name = f'prefill {valid} at {position}'
+            yield name, error(made[:valid], want)
+            yield f'{name} last', error(tail[0], left[valid - 1].double())
+            for first, second in zip(
+                one.growing + one.fixed, two.growing + two.fixed, strict=True
+            ):
+                yield f'prefill {second.name}', error(second.tensor, first.tensor.double())

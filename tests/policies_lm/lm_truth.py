@@ -40,6 +40,16 @@ def delta_truth(
     return torch.stack(out), state, series[valid:]
 
 
+def gated_truth(
+    o: Tensor, proj: Tensor, channels: int, norm: Tensor, dims: tuple[int, int, int, int]
+) -> Tensor:
+    """Norm and gate the output of `delta_truth` [M, HV, V] in float64: [M, HV * V]."""
+    _, heads, _, dim = dims
+    z = proj[: o.shape[0], channels:][:, : heads * dim].double().cpu().view(-1, heads, dim)
+    y = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + 1e-6) * norm.double().cpu()
+    return (y * F.silu(z)).flatten(1)
+
+
 def attention_truth(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, position: int, freq: Tensor,
     q_scale: Tensor | None, k_scale: Tensor | None, gate: Tensor | None,

@@ -43,12 +43,24 @@ def products(d: Any, dims: dict[str, Any], cuts: Sequence[int]) -> Iterator[tupl
 
     for columns, depth in dims['products']:
         x, w = d.normal(cuts[-1], depth), d.normal(columns, depth, std=0.02)
+        stream, pair, scale = d.normal(cuts[-1], columns), w[: columns // 2 * 2], d.wide(columns)
         takes = {'matmul': linear_triton.matmul}
         if d.device != 'cpu':
             takes['linear'] = linear_triton.linear
         for name, take in takes.items():
             parts = torch.cat([take(x[s].contiguous(), w) for s in stretches(cuts)])
             yield f'{name} {columns}x{depth}', torch.equal(take(x, w), parts)
+        whole = linear_triton.gated(x, pair)
+        parts = torch.cat([linear_triton.gated(x[s], pair) for s in stretches(cuts)])
+        yield f'gated {columns}x{depth}', torch.equal(whole, parts)
+
+        def projected(s: slice) -> Tensor:
+            here = stream[s].clone()  # noqa: B023
+            h = linear_triton.project(x[s], w, None, here, scale, 1e-6)  # noqa: B023
+            return torch.cat((here, h), 1)
+
+        parts = torch.cat([projected(s) for s in stretches(cuts)])
+        yield f'project {columns}x{depth}', torch.equal(projected(slice(0, cuts[-1])), parts)
 
 
 def rows(d: Any, dims: dict[str, Any], cuts: Sequence[int]) -> Iterator[tuple[Name, bool]]:
@@ -73,6 +85,7 @@ def delta(d: Any, dims: dict[str, Any], cuts: Sequence[int]) -> Iterator[tuple[N
 
     size = dims['delta']
     proj, window, state, *rest = lm_kernel_cases.delta_inputs(d, cuts[-1], size, 4)
+    rest += [d.wide(size[3]), 1e-6]
     found = []
     for edges in ((0, cuts[-1]), cuts):
         w, s = window.clone(), state.clone()
@@ -87,7 +100,7 @@ def delta(d: Any, dims: dict[str, Any], cuts: Sequence[int]) -> Iterator[tuple[N
 
 def attention(d: Any, dims: dict[str, Any], cuts: Sequence[int]) -> Iterator[tuple[Name, bool]]:
     """Placing and attending behind other tokens, also across a place where keys are split."""
-    from flashrt_policies.kernels import attention_triton
+    from flashrt_policies.kernels import attention_triton, place_triton
 
     (heads, kv, dim), capacity, last = dims['attention'], dims['capacity'], cuts[-1]
     freq = 10000.0 ** -(torch.arange(dim // 8, device=d.device) / (dim // 8))
@@ -103,7 +116,7 @@ def attention(d: Any, dims: dict[str, Any], cuts: Sequence[int]) -> Iterator[tup
             for e in stretches(edges):
                 at, count = d.number(position + e.start), d.number(e.stop - e.start)
                 placed.append(
-                    attention_triton.place(
+                    place_triton.place(
                         q[e, :, :dim], k[e], v[e], buffer[:kv], buffer[kv:], at, count, freq,
                         *scales, 1e-6,
                     )
