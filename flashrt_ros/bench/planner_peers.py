@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class Clock:
                 samples.append((time.perf_counter() - start) * 1e3)
         return statistics.median(samples)
 
-    def in_turn(self, calls: list[Callable[[], Any]]) -> float:
+    def in_turn(self, calls: Sequence[Callable[[], Any]]) -> float:
         """Return the median time over calls made in turn, each of them once uncounted first."""
         samples = []
         for turn in range(self.runs + 1):

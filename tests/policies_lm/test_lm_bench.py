@@ -46,7 +46,7 @@ def test_floors_count_what_the_model_holds() -> None:
 
 
 def test_peers_are_measured_on_the_same_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library alone, on the CPU, tells a figure for every kind of row; flide has none for text."""
+    """The library alone, on the CPU, tells a figure for every kind of row."""
     pytest.importorskip('transformers', reason='the peer')
     torch.set_num_threads(1)
     monkeypatch.setattr(planner_peers, 'REVISITED', 64)
