@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,57 +25,13 @@ from flashrt_ros.contract.stream import Stream
 from flashrt_ros.control.chunk_queue import ChunkQueue
 from flashrt_ros.control.guards import GuardError, Guards
 from flashrt_ros.control.mailbox import Mailbox
+from flashrt_ros.control.protocols import Host, Policy
 from flashrt_ros.control.text import encode
 from flashrt_ros.control.types import DELAY, EXECUTE, Chunk, Command, HoldRule, Observation
 from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.capsule import Capsule
-
-
-class Spec(Protocol):
-    """What the actor reads of a policy's spec."""
-
-    cameras: tuple[str, ...]
-    image_hw: tuple[int, int]
-    proprio_dim: int
-    action_dim: int
-    horizon: int
-    subgoal_length: int
-    action_low: tuple[float, ...]
-    action_high: tuple[float, ...]
-    skills: tuple[str, ...]
-
-
-class Policy(Protocol):
-    """What the actor asks of a policy."""
-
-    spec: Any
-
-    def observe(self, images: Mapping[str, np.ndarray], proprio: np.ndarray) -> None:
-        """Write uint8 [H, W, 3] images and float32 [P] proprioception into static buffers."""
-
-    def plan(self) -> np.ndarray:
-        """Replay the graphs; return a host copy, float32 [horizon, action_dim]."""
-
-    def reset(self, seed: int) -> None:
-        """Set the noise seed, its counter to 0, and clear caches."""
-
-    def close_over(self, closure: Closure) -> None:
-        """Name every buffer the next chunk depends on."""
-
-    def fingerprint(self) -> dict[str, str]:
-        """Digests of weights, architecture and kernels."""
-
-
-class Host(Protocol):
-    """Something with host state that belongs to the capsule (a planner, for instance)."""
-
-    def state(self) -> dict:
-        """Everything its next step depends on."""
-
-    def set_state(self, state: dict) -> None:
-        """Put back what `state` gave."""
 
 
 class ActorError(FlashrtError, RuntimeError):
@@ -275,6 +231,12 @@ class Actor:
         """Post a subgoal (text or row) decided at ``tick``; return its generation."""
         row = encode(subgoal, self.mailbox.length) if isinstance(subgoal, str) else subgoal
         return self.mailbox.post(row, tick)
+
+    def works_on(self, subgoal: str) -> bool:
+        """Whether ``subgoal`` is the live one already, with no other posted."""
+        box = self.mailbox
+        row = encode(subgoal, box.length)
+        return bool(box.generation and not box.pending and np.array_equal(box.row(), row))
 
     def pause(self, epoch: int, reason: str) -> None:
         """Hold from now on, in a new epoch: what is queued or being inferred never comes out."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from flashrt_interfaces.msg import RobotState, Subgoal
 from flashrt_ros.control.planner import Planner, ScriptedPlanner
+from flashrt_ros.control.planner_clock import PlannerClock
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes import policy_node as policy
 from flashrt_ros.nodes.params import Param
@@ -34,7 +35,8 @@ class Brain(policy.PolicyNode):
     def hosts(self, skills: Sequence[str]) -> dict[str, Any]:
         """Make the planner for what the policy can do; its state belongs to the capsules."""
         self.planner = ScriptedPlanner(skills, self.p.done_ticks, self.p.subgoal_max_ticks)
-        return {'planner': self.planner}
+        self.clock = PlannerClock()
+        return {'planner': self.planner, 'planner/clock': self.clock}
 
     @property
     def _now(self) -> Stamp:
@@ -42,22 +44,22 @@ class Brain(policy.PolicyNode):
 
     def instruct(self, instruction: str) -> list[str]:
         """Take an instruction and return its plan; an error changes nothing."""
-        return list(self.planner.start(instruction))
+        plan = list(self.planner.start(instruction))
+        self.clock.start()
+        return plan
 
     def post_current(self) -> None:
         """Post the plan's first subgoal, before the first tick."""
         self.actor.post(self.planner.plan[0])
-        self._announcer.tell(self._now, self.planner, 0, Subgoal.STATUS_POSTED, -1)
+        self._announcer.tell(self._now, self.planner, 0)
 
     def tell_current(self) -> None:
         """Say which subgoal is current, after a restore."""
-        index = self.planner.index
-        if index < len(self.planner.plan):
-            self._announcer.tell(self._now, self.planner, index, Subgoal.STATUS_POSTED, -1)
+        self._announcer.tell(self._now, self.planner, self.planner.index)
 
     def decide(self, msg: RobotState) -> None:
         """Go on to the next subgoal when the robot's state says that the current is reached."""
-        self._announcer.decide(self._now, self.planner, msg)
+        self._announcer.decide(self._now, self.planner, msg, self.clock.at(msg.tick))
 
 
 def main() -> None:

@@ -18,11 +18,15 @@ Stamp = dict[str, int]  # 'episode' and 'epoch'
 
 @dataclass(frozen=True)
 class Boundary:
-    """One moment: the brain's capsule, and the simulator's (empty on a real robot)."""
+    """One moment: the brain's capsule, the simulator's, and that of a planner apart.
+
+    ``robot`` is empty on a real robot, ``planner`` where the planner lives in the brain.
+    """
 
     name: str
     brain: str
     robot: str
+    planner: str
     episode: int
     epoch: int
     tick: int
@@ -44,13 +48,16 @@ class Links:
     Args:
         node: The node that calls.
         simulator: The robot can begin, snapshot and restore.
+        planner_apart: The planner is a process of its own, and not in the brain.
         timeout: Seconds to wait for an answer.
         capsules: How many are kept; brain and simulator keep as many.
     """
 
-    def __init__(self, node: Node, simulator: bool, timeout: float, capsules: int) -> None:
+    def __init__(
+        self, node: Node, simulator: bool, planner_apart: bool, timeout: float, capsules: int
+    ) -> None:
         self._node = node
-        self._simulator = simulator
+        self._simulator, self._planner_apart = simulator, planner_apart
         self._peers = Peers(node, timeout)
         self.shelf: Shelf[Boundary] = Shelf('this robot', capsules)
         self._marks: list[Boundary] = []  # the way through this episode: start, subgoal changes
@@ -59,6 +66,9 @@ class Links:
             (Snapshot, names.BRAIN_SNAPSHOT),
             (Restore, names.BRAIN_RESTORE),
             (ListCapsules, names.BRAIN_LIST),
+            (BeginEpisode, names.PLANNER_BEGIN),
+            (Snapshot, names.PLANNER_SNAPSHOT),
+            (Restore, names.PLANNER_RESTORE),
             (BeginEpisode, names.ROBOT_BEGIN),
             (Snapshot, names.ROBOT_SNAPSHOT),
             (Restore, names.ROBOT_RESTORE),
@@ -70,7 +80,10 @@ class Links:
     def begin_brain(self, stamp: Stamp, instruction: str, seed: int) -> list[str]:
         """Ready the brain for an episode; return its plan. A refusal changes nothing."""
         request = BeginEpisode.Request(instruction=instruction, seed=seed, **stamp)
-        return list(self._peers.call(names.BRAIN_BEGIN, request).subgoals)
+        plan: list[str] = []
+        if self._planner_apart:  # asked first: it is the one who refuses
+            plan = list(self._peers.call(names.PLANNER_BEGIN, request).subgoals)
+        return list(self._peers.call(names.BRAIN_BEGIN, request).subgoals) or plan
 
     def begin_robot(self, stamp: Stamp, seed: int) -> None:
         """Park the simulator at the first tick of an episode; tell a real robot the epoch."""
@@ -93,9 +106,12 @@ class Links:
         request = Snapshot.Request(boundary=name)
         brain = self._peers.call(names.BRAIN_SNAPSHOT, request)
         robot = self._peers.call(names.ROBOT_SNAPSHOT, request).digest if self._simulator else ''
+        planner = ''
+        if self._planner_apart:
+            planner = self._peers.call(names.PLANNER_SNAPSHOT, request).digest
         at = self._node.get_clock().now().nanoseconds
         made = Boundary(
-            name, brain.digest, robot, stamp['episode'], stamp['epoch'], tick, subgoal,
+            name, brain.digest, robot, planner, stamp['episode'], stamp['epoch'], tick, subgoal,
             brain.nbytes, at,
         )  # fmt: skip
         self.shelf.put(made.brain, name, made)
@@ -115,6 +131,9 @@ class Links:
         """Put the brain back, with an empty queue. A refusal changes nothing."""
         request = Restore.Request(capsule=boundary.brain, seed=seed, **stamp)
         self._peers.call(names.BRAIN_RESTORE, request)
+        if self._planner_apart:
+            request = Restore.Request(capsule=boundary.planner, **stamp)
+            self._peers.call(names.PLANNER_RESTORE, request)
 
     def restore_robot(self, boundary: Boundary, stamp: Stamp, seed: int) -> None:
         """Put the simulator back and park it; tell a real robot the epoch."""

@@ -15,6 +15,10 @@ BRAIN_SNAPSHOT = 'brain/snapshot'  # Snapshot
 BRAIN_RESTORE = 'brain/restore'  # Restore
 BRAIN_LIST = 'brain/list_capsules'  # ListCapsules
 
+PLANNER_BEGIN = 'planner/begin'  # BeginEpisode, where the planner is a process of its own
+PLANNER_SNAPSHOT = 'planner/snapshot'  # Snapshot
+PLANNER_RESTORE = 'planner/restore'  # Restore
+
 GATED = 'gate/command'  # ControlCommand, gate -> robot
 GATE_SET_EPOCH = 'gate/set_epoch'  # SetEpoch
 GATE_RELEASE = 'gate/release'  # std_srvs/Trigger: unlatch the emergency stop

@@ -13,9 +13,25 @@ import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from std_srvs.srv import Trigger
 
-from flashrt_interfaces.msg import ActionChunk, ControlCommand, EpisodeState, RobotState, Subgoal
-from flashrt_interfaces.srv import Interrupt, ResetEpisode, Resume, StartEpisode
+from flashrt_interfaces.msg import (
+    ActionChunk,
+    CapsuleInfo,
+    ControlCommand,
+    EpisodeState,
+    RobotState,
+    Subgoal,
+)
+from flashrt_interfaces.srv import (
+    Interrupt,
+    ListCapsules,
+    ResetEpisode,
+    Resume,
+    Rollback,
+    Snapshot,
+    StartEpisode,
+)
 from flashrt_ros.nodes import names, qos
+from flashrt_ros.nodes.goal import Goal
 from flashrt_ros.nodes.peers import Await, Peers
 from flashrt_ros.nodes.ros_environment import settle
 
@@ -55,6 +71,9 @@ class Operator:
             (Interrupt, names.INTERRUPT),
             (Resume, names.RESUME),
             (ResetEpisode, names.RESET),
+            (Rollback, names.ROLLBACK),
+            (Snapshot, names.SNAPSHOT),
+            (ListCapsules, names.LIST),
             (Trigger, names.PLAIN_RESET),
             (Trigger, names.PLAIN_INTERRUPT),
         ):
@@ -111,6 +130,11 @@ class Operator:
         """Wait until ``holds()``, looked at after every message; False after ``timeout`` s."""
         return self.changed.until(holds, timeout)
 
+    def generation(self) -> int:
+        """Return the place in the plan, from 1, of the subgoal posted last; 0 before the first."""
+        posted = [m for _, m in self.record.subgoals if m.status == Subgoal.STATUS_POSTED]
+        return posted[-1].index + 1 if posted else 0
+
     def ticked(self, tick: int) -> Callable[[], bool]:
         """Return whether the robot of the newest episode has come to ``tick``."""
         return lambda: self.state is not None and self.state.tick >= tick
@@ -133,3 +157,20 @@ class Operator:
     def reset(self, capsule: str = '', seed: int = -1) -> ResetEpisode.Response:
         """Begin an episode from a capsule, by default from the start of the last one."""
         return self.peers.call(names.RESET, ResetEpisode.Request(capsule=capsule, seed=seed))
+
+    def rollback(self, boundaries: int = 1) -> Rollback.Response:
+        """Go back by boundaries and on from there; returns with the first action."""
+        return self.peers.call(names.ROLLBACK, Rollback.Request(boundaries=boundaries))
+
+    def snapshot(self, name: str) -> Snapshot.Response:
+        """Freeze everything under a name of one's own."""
+        return self.peers.call(names.SNAPSHOT, Snapshot.Request(boundary=name))
+
+    def capsules(self, prefix: str = '') -> list[CapsuleInfo]:
+        """Return every capsule that can be restored, oldest first."""
+        answer = self.peers.call(names.LIST, ListCapsules.Request(prefix=prefix))
+        return list(answer.capsules)
+
+    def rollout(self, instruction: str, seed: int = -1) -> Goal:
+        """Begin a whole episode as an action."""
+        return Goal(self.node, instruction, seed)

@@ -1,6 +1,7 @@
 """The planner in a process of its own: the subgoal reaches the policy over the Subgoal topic.
 
-Inside the brain it goes through the device's buffer instead; the decisions are the same.
+Inside the brain it goes through the device's buffer instead; the decisions are the same, and so is
+what the supervisor asks: begin an episode, freeze the planner, put it back.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from flashrt_interfaces.msg import EpisodeState, RobotState, Subgoal
+from flashrt_interfaces.srv import BeginEpisode, Restore, Snapshot
 from flashrt_ros.control import episode
-from flashrt_ros.control.planner import Planner, PlannerError, ScriptedPlanner
+from flashrt_ros.control.planner import Planner, ScriptedPlanner
+from flashrt_ros.control.planner_clock import PlannerClock
+from flashrt_ros.control.shelf import Shelf
 from flashrt_ros.nodes import names, qos
-from flashrt_ros.nodes.base import Managed
+from flashrt_ros.nodes.base import Managed, answers
 from flashrt_ros.nodes.params import Param, declare
 from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer
 from flashrt_ros.nodes.spin import run
@@ -21,6 +25,10 @@ PARAMS = (
     *PLANNER_PARAMS,
     Param('policy', 'drawer', 'whose skills are planned with: shipped name, or a folder'),
     Param('skills', [''], 'subgoals that are understood, in place of those of the policy'),
+    Param(
+        'valid_ticks', 40, 'ticks a subgoal counts unless it is renewed; 0 = for ever', 0, 10**6
+    ),
+    Param('capsules', 32, 'snapshots kept; the oldest goes first', 2, 10000),
 )
 
 
@@ -32,8 +40,11 @@ class PlannerNode(Managed):
         self.p = declare(self, PARAMS)
         self._stamp = (0, 0)  # episode and epoch
         self._going = False
+        self._told = True  # the policy has heard of the current subgoal
+        self._count = 0
+        self.clock = PlannerClock()
         out = self.create_publisher(Subgoal, names.SUBGOAL, qos.TELEMETRY)
-        self._announcer = Announcer(self, out)
+        self._announcer = Announcer(self, out, valid_ticks=self.p.valid_ticks)
 
     def skills(self) -> Sequence[str]:
         """Return the subgoals that are understood."""
@@ -44,36 +55,59 @@ class PlannerNode(Managed):
 
         return registry.spec(self.p.policy).skills
 
+    def stamp(self) -> tuple[int, int]:
+        """Return the episode and epoch that are planned for."""
+        return self._stamp
+
     def configure(self) -> None:
         """Make the planner and listen."""
         self.planner: Planner = ScriptedPlanner(
             self.skills(), self.p.done_ticks, self.p.subgoal_max_ticks
         )
-        self.create_subscription(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED)
-        self.create_subscription(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE)
+        self._shelf: Shelf[tuple[dict, dict]] = Shelf('the planner', self.p.capsules)
+        self.listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED)
+        self.listen(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE)
+        self.offer(BeginEpisode, names.PLANNER_BEGIN, self._begin)
+        self.offer(Snapshot, names.PLANNER_SNAPSHOT, self._snapshot)
+        self.offer(Restore, names.PLANNER_RESTORE, self._restore)
 
     def _on_episode(self, msg: EpisodeState) -> None:
-        if not self.active:
+        if not self.active or msg.episode != self._stamp[0]:
             return
-        new = msg.episode != self._stamp[0]
-        self._going = msg.state == episode.RUNNING
-        if not self._going:
-            return
+        self._going = msg.state in (episode.RUNNING, episode.RECOVERING)
         self._stamp = (msg.episode, msg.epoch)
-        if not new:
-            return
-        try:
-            self.planner.start(msg.instruction)
-        except PlannerError as error:
-            self._going = False
-            self.get_logger().error(str(error))
-            self._announcer.refuse(self._stamp, msg.instruction)
-            return
-        self._announcer.tell(self._stamp, self.planner, 0, Subgoal.STATUS_POSTED, -1)
+        if self._going and not self._told:
+            self._told = True
+            self._announcer.tell(self._stamp, self.planner, self.planner.index)
 
     def _on_state(self, msg: RobotState) -> None:
         if self.active and self._going and (msg.episode, msg.epoch) == self._stamp:
-            self._announcer.decide(self._stamp, self.planner, msg)
+            self._announcer.decide(self._stamp, self.planner, msg, self.clock.at(msg.tick))
+
+    @answers
+    def _begin(self, request: BeginEpisode.Request, response: BeginEpisode.Response) -> str:
+        response.subgoals = list(self.planner.start(request.instruction))
+        self.clock.start()
+        self._stamp, self._going = (request.episode, request.epoch), False
+        self._told = False
+        return ', then '.join(response.subgoals)
+
+    @answers
+    def _snapshot(self, request: Snapshot.Request, response: Snapshot.Response) -> str:
+        self._count += 1
+        response.digest = f'planner-{self._count}'
+        frozen = (self.planner.state(), self.clock.state())
+        self._shelf.put(response.digest, request.boundary, frozen)
+        return f'{request.boundary!r} frozen'
+
+    @answers
+    def _restore(self, request: Restore.Request, response: Restore.Response) -> str:
+        planner, clock = self._shelf.find(request.capsule)
+        self.planner.set_state(planner)
+        self.clock.set_state(clock)
+        self._stamp, self._going = (request.episode, request.epoch), False
+        self._told = False
+        return f'at subgoal {self.planner.index + 1} of {len(self.planner.plan)}'
 
 
 def main() -> None:

@@ -23,16 +23,28 @@ class Announcer:
         node: Whose clock stamps the messages.
         out: Publisher of Subgoal.
         post: Called with a new subgoal and its tick, before it is told.
+        valid_ticks: Ticks a subgoal counts unless it is renewed; it is renewed in time.
     """
 
-    def __init__(self, node: Any, out: Any, post: Callable[[str, int], Any] | None = None) -> None:
+    def __init__(
+        self,
+        node: Any,
+        out: Any,
+        post: Callable[[str, int], Any] | None = None,
+        valid_ticks: int = 0,
+    ) -> None:
         self._node, self._out, self._post = node, out, post
+        self._valid = valid_ticks
+        self._renewed = -1  # tick at which the current subgoal was told last
 
-    def decide(self, stamp: Stamp, planner: Planner, msg: RobotState) -> None:
-        """Go on to the next subgoal when the robot's state says that the current is reached."""
+    def decide(self, stamp: Stamp, planner: Planner, msg: RobotState, now: int) -> None:
+        """Go on to the next subgoal when the robot's state says that the current is reached.
+
+        ``now`` is the planner's time, in ticks under way; see `PlannerClock`.
+        """
         before = planner.index
         reached = dict(zip(msg.subgoals, msg.subgoal_done, strict=False))
-        decision = planner.decide(msg.tick, reached)
+        decision = planner.decide(now, reached)
         if decision.kind == NEXT:
             self.tell(stamp, planner, before, Subgoal.STATUS_DONE, msg.tick)
             if self._post is not None:
@@ -42,14 +54,22 @@ class Announcer:
             self.tell(stamp, planner, before, Subgoal.STATUS_DONE, msg.tick)
         elif decision.kind == FAILED:
             self.tell(stamp, planner, before, Subgoal.STATUS_FAILED, msg.tick)
+        elif self._valid and abs(msg.tick - self._renewed) >= max(1, self._valid // 4):
+            self._renewed = msg.tick
+            self.tell(stamp, planner, planner.index, Subgoal.STATUS_LIVE, msg.tick)
 
-    def tell(self, stamp: Stamp, planner: Planner, index: int, status: str, tick: int) -> None:
-        """Publish what became of subgoal ``index`` of the plan."""
+    def tell(
+        self,
+        stamp: Stamp,
+        planner: Planner,
+        index: int,
+        status: str = Subgoal.STATUS_POSTED,
+        tick: int = -1,
+    ) -> None:
+        """Publish what became of subgoal ``index`` of the plan; nothing where there is none."""
+        if index >= len(planner.plan):
+            return
         self._publish(stamp, planner.plan[index], index, len(planner.plan), status, tick)
-
-    def refuse(self, stamp: Stamp, instruction: str) -> None:
-        """Publish that an instruction leads to no plan."""
-        self._publish(stamp, instruction, 0, 0, Subgoal.STATUS_FAILED, -1)
 
     def _publish(
         self, stamp: Stamp, text: str, index: int, total: int, status: str, tick: int
@@ -59,5 +79,5 @@ class Announcer:
         msg.episode, msg.epoch = stamp
         msg.generation = index + 1  # an episode begins with none, and each is posted once
         msg.tick, msg.index, msg.total = tick, index, total
-        msg.text, msg.status = text, status
+        msg.text, msg.status, msg.valid_ticks = text, status, self._valid
         self._out.publish(msg)

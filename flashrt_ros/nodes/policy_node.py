@@ -285,7 +285,8 @@ class PolicyNode(BrainServices):
             return
         if msg.status in (Subgoal.STATUS_POSTED, Subgoal.STATUS_LIVE):
             self.lease.renew(msg.valid_ticks)
-        if msg.status == Subgoal.STATUS_POSTED:
+        again = msg.tick < 0 and self.actor.works_on(msg.text)  # told once more, after a restore
+        if msg.status == Subgoal.STATUS_POSTED and not again:
             self.actor.post(msg.text, msg.tick)
 
     def _on_episode(self, msg: EpisodeState) -> None:

@@ -53,7 +53,7 @@ def arguments(process: Process, overrides: Mapping[str, Any] | None = None) -> l
     words = ['--ros-args', '-r', f'__node:={process.node}']
     for file in process.config:
         words += ['--params-file', str(config(file))]
-    for name, value in (overrides or {}).items():
+    for name, value in {**dict(process.params), **(overrides or {})}.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         words += ['-p', f'{name}:={text}']
     return words

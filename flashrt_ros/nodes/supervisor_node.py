@@ -35,6 +35,7 @@ from flashrt_ros.nodes.spin import run
 
 PARAMS = (
     Param('simulator', True, 'the robot is a simulation: it can begin, snapshot and restore'),
+    Param('planner_apart', False, 'the planner is a process of its own, not in the brain'),
     Param('seed', 0, 'seed of an episode whose request leaves it open', 0, 2**31 - 1),
     Param('retries', 1, 'times a failed subgoal is tried again from its boundary', 0, 100),
     Param('retry_resets_robot', False, 'a retry puts a simulated robot back, too'),
@@ -55,7 +56,13 @@ class SupervisorNode(Managed):
         super().__init__(name, **options)
         self.p = declare(self, PARAMS)
         self.hearing = Hearing(self.p.peer_timeout_s)
-        self.links = Links(self, self.p.simulator, self.p.answer_timeout_s, self.p.capsules)
+        self.links = Links(
+            self,
+            self.p.simulator,
+            self.p.planner_apart,
+            self.p.answer_timeout_s,
+            self.p.capsules,
+        )
         self.operations = Operations(
             self.p,
             self.links,

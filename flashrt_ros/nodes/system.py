@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class Process:
         config: Parameter files in ``config/``.
         respawn: Start it again when it dies. It comes back unconfigured, so the robot holds.
         simulated: It is part of the simulated robot alone.
+        autostart: It configures and activates itself; nobody has to ask.
+        params: Parameters that differ from the files.
     """
 
     node: str
@@ -22,11 +25,13 @@ class Process:
     config: tuple[str, ...]
     respawn: bool = False
     simulated: bool = False
+    autostart: bool = False
+    params: tuple[tuple[str, Any], ...] = ()
 
 
 # In the order in which they are activated: nobody speaks before its listener is there.
 PROCESSES = (
-    Process('gate', 'gate_node', ('gate.yaml',), respawn=True),
+    Process('gate', 'gate_node', ('gate.yaml',), respawn=True, autostart=True),
     Process('sim', 'sim_node', ('sim.yaml',), simulated=True),
     Process('brain', 'brain', ('policy.yaml', 'planner.yaml')),
     Process('supervisor', 'supervisor_node', ('supervisor.yaml',)),
@@ -34,7 +39,7 @@ PROCESSES = (
 # The same with the planner in a process of its own; its subgoals travel over a topic.
 APART = (
     Process('brain', 'policy_node', ('policy.yaml',)),
-    Process('planner', 'planner_node', ('planner.yaml',)),
+    Process('planner', 'planner_node', ('planner.yaml', 'planner_apart.yaml')),
 )
 PACKAGE = 'flashrt_ros'
 
@@ -42,8 +47,11 @@ PACKAGE = 'flashrt_ros'
 def processes(simulated: bool = True, planner_apart: bool = False) -> tuple[Process, ...]:
     """Return the processes of the simulated robot, or those beside a real robot's driver."""
     chosen: list[Process] = []
+    surroundings = (('simulator', simulated), ('planner_apart', planner_apart))
     for process in PROCESSES:
-        if process.node == 'brain' and planner_apart:
+        if process.node == 'supervisor':
+            chosen.append(replace(process, params=surroundings))
+        elif process.node == 'brain' and planner_apart:
             chosen += APART
         elif simulated or not process.simulated:
             chosen.append(process)

@@ -34,7 +34,7 @@ def given(process: Process) -> dict[str, object]:
     return values
 
 
-@pytest.mark.parametrize('process', PROCESSES, ids=lambda p: p.node)
+@pytest.mark.parametrize('process', [*PROCESSES, *APART], ids=lambda p: p.executable)
 def test_files_and_declarations_agree(process: Process) -> None:
     """Every declared parameter stands in the file and vice versa, of its type, in range."""
     params, values = declared(process), given(process)

@@ -2,7 +2,7 @@
 
 The hand moves as it is told. In `toy_world:Toy-v0` "open the drawer" is reached at tick 24 and
 "close the drawer" at 48; `toy_world:Faulty-v0` also reports NaN at some ticks, and in
-`toy_world:Endless-v0` nothing is ever reached.
+`toy_world:Endless-v0` nothing is ever reached; in `toy_world:Slow-v0` the second never is.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ FAULT = range(12, 15)  # ticks at which the faulty world's proprioception is NaN
 class ToyWorld(gymnasium.Env):
     """A hand in an empty room; its state is five numbers."""
 
-    def __init__(self, faulty: bool = False, endless: bool = False) -> None:
+    def __init__(self, faulty: bool = False, endless: bool = False, slow: bool = False) -> None:
         self.faulty = faulty
         self.endless = endless
+        self.slow = slow
         self.action_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
         self.hand = np.zeros(4)
         self.ticks = 0
@@ -38,7 +39,7 @@ class ToyWorld(gymnasium.Env):
         return {
             'subgoals': {
                 'open the drawer': self.ticks >= OPEN_AT and not self.endless,
-                'close the drawer': self.ticks >= CLOSED_AT and not self.endless,
+                'close the drawer': self.ticks >= CLOSED_AT and not (self.endless or self.slow),
             }
         }
 
@@ -68,3 +69,4 @@ class ToyWorld(gymnasium.Env):
 gymnasium.register('Toy-v0', ToyWorld)
 gymnasium.register('Faulty-v0', lambda: ToyWorld(faulty=True))
 gymnasium.register('Endless-v0', lambda: ToyWorld(endless=True))
+gymnasium.register('Slow-v0', lambda: ToyWorld(slow=True))

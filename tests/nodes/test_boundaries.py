@@ -1,0 +1,194 @@
+"""Capsules by name, rollback by boundaries, retries, and a whole episode as an action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from harness import INSTRUCTION, toy_system
+
+from flashrt_ros.nodes.operator import Operator
+from flashrt_ros.nodes.peers import PeerRefused
+from flashrt_ros.nodes.runner import System
+
+pytestmark = pytest.mark.xdist_group('ros')
+Running = tuple[System, Operator]
+
+
+@pytest.fixture(scope='module')
+def running() -> Iterator[Running]:
+    """A world whose second subgoal takes long."""
+    with toy_system({'sim': {'env': 'toy_world:Slow-v0'}}) as (system, operator, _):
+        yield system, operator
+
+
+def state(operator: Operator) -> str:
+    """Return the newest state of the episode."""
+    return operator.episode.state if operator.episode is not None else ''
+
+
+def names_of(operator: Operator) -> list[str]:
+    """Return the names of the capsules, oldest first."""
+    return [c.name for c in operator.capsules()]
+
+
+def listed(operator: Operator, name: str) -> bool:
+    """Wait until a capsule has been frozen under ``name``."""
+    for _ in range(200):
+        if name in names_of(operator):
+            return True
+        operator.until(lambda: False, 0.05)
+    return False
+
+
+def test_nothing_to_go_back_to(running: Running) -> None:
+    """Before an episode: no rollback, no snapshot, an empty list; each with a sentence."""
+    _, operator = running
+    assert operator.capsules() == []
+    with pytest.raises(PeerRefused, match='cannot roll back while idle: start an episode first'):
+        operator.rollback()
+    with pytest.raises(PeerRefused, match='cannot snapshot while idle'):
+        operator.snapshot('mine')
+
+
+def test_a_boundary_at_the_start_and_at_each_subgoal(running: Running) -> None:
+    """The episode's start and the second subgoal are frozen without anybody asking."""
+    _, operator = running
+    operator.start(INSTRUCTION, seed=3)
+    assert operator.until(lambda: operator.generation() == 2, 20.0)
+    assert listed(operator, 'subgoal-2')
+    (second,) = operator.capsules('subgoal-')
+    assert (second.subgoal, second.robot) == ('close the drawer', True)
+    assert second.tick >= 24
+    assert len(second.digest) == 64
+    assert second.nbytes > 0
+    assert second.episode == 1
+
+
+def test_a_capsule_under_a_name_of_ones_own(running: Running) -> None:
+    """A request freezes the moment; names the supervisor itself uses are refused."""
+    _, operator = running
+    digest = operator.snapshot('before lunch').digest
+    assert 'before lunch' in names_of(operator)
+    for name in ('', 'episode-start', 'subgoal-7'):
+        with pytest.raises(PeerRefused, match='is no name for a capsule'):
+            operator.snapshot(name)
+    operator.interrupt()
+    epoch = operator.resume(digest[:12]).epoch
+    assert operator.until(lambda: _moves(operator, epoch), 10.0)
+    assert state(operator) in ('running', 'recovering')
+
+
+def _moves(operator: Operator, epoch: int) -> bool:
+    return any(m.epoch == epoch and not m.held for _, m in operator.record.sent)
+
+
+def test_rollback_by_boundaries(running: Running) -> None:
+    """One back is the second subgoal, two back the start; brain and world go back, and on."""
+    _, operator = running
+    one = operator.rollback(1)
+    assert one.boundary == 'subgoal-2'
+    assert operator.until(lambda: _tick_of(operator, one.epoch) >= 0, 10.0)
+    assert 24 <= _tick_of(operator, one.epoch) < 48
+    two = operator.rollback(2)
+    assert two.boundary == 'episode-start'
+    assert two.epoch > one.epoch
+    assert operator.until(lambda: _tick_of(operator, two.epoch) >= 0, 10.0)
+    assert _tick_of(operator, two.epoch) < 24
+    assert operator.until(lambda: operator.generation() == 1, 10.0)
+    with pytest.raises(PeerRefused, match='by 2 boundaries; this episode has 1: episode-start'):
+        operator.rollback(2)
+    with pytest.raises(PeerRefused, match='cannot go back by 0 boundaries'):
+        operator.rollback(0)
+    assert state(operator) in ('running', 'recovering')
+
+
+def _tick_of(operator: Operator, epoch: int) -> int:
+    """Return the tick of the first action sent in ``epoch``; -1 while there is none."""
+    return next((m.tick for _, m in operator.record.sent if m.epoch == epoch and not m.held), -1)
+
+
+def test_rollback_while_interrupted(running: Running) -> None:
+    """An interrupted episode may be rolled back, and runs."""
+    _, operator = running
+    operator.interrupt()
+    answer = operator.rollback(1)
+    assert answer.boundary == 'episode-start'
+    assert _moves(operator, answer.epoch)
+
+
+def test_a_goal_is_refused_while_another_episode_runs(running: Running) -> None:
+    """The action server rejects at once, and the log says why."""
+    system, operator = running
+    with pytest.raises(PeerRefused):
+        operator.rollout(INSTRUCTION)
+    assert any('rollout refused: cannot start while' in x for x in system.lines('supervisor'))
+
+
+def test_a_goal_runs_and_its_cancel_is_a_hard_interrupt(running: Running) -> None:
+    """Feedback while it runs; after the cancel the robot holds and the episode can go on."""
+    _, operator = running
+    operator.interrupt()
+    goal = operator.rollout(INSTRUCTION, seed=5)
+    assert operator.until(lambda: any(f.tick > 2 for f in goal.feedback), 20.0)
+    goal.cancel()
+    result = goal.result(10.0)
+    assert not result.success
+    assert result.outcome == 'interrupted'
+    assert 'the robot holds' in result.reason
+    assert state(operator) == 'interrupted'
+    seen = len(operator.record.sent)
+    assert operator.until(lambda: len(operator.record.sent) > seen + 3, 10.0)
+    assert all(m.held for _, m in operator.record.sent[seen:])
+    operator.resume()
+    goal.close()
+
+
+def test_a_goal_to_its_end() -> None:
+    """Every subgoal reached: success, with figures; the feedback's progress never falls."""
+    with toy_system() as (_, operator, _):
+        goal = operator.rollout(INSTRUCTION, seed=3)
+        result = goal.result(40.0)
+        assert result.success, result.reason
+        assert (result.outcome, result.subgoals_done, result.episode) == ('done', 2, 1)
+        assert result.ticks >= 48
+        progress = [f.progress for f in goal.feedback]
+        assert progress == sorted(progress)
+        assert {f.subgoal for f in goal.feedback} == {'open the drawer', 'close the drawer'}
+        refused = operator.rollout('make coffee').result(10.0)
+        assert (refused.success, refused.outcome) == (False, 'fault')
+        assert '"make coffee" is no subgoal of this policy' in refused.reason
+
+
+@pytest.mark.parametrize('apart', [False, True], ids=['in the brain', 'apart'])
+def test_a_failed_subgoal_is_tried_again_and_no_oftener(apart: bool) -> None:
+    """Twice from its boundary, each with its full time; then the episode has failed."""
+    overrides: dict = {
+        'sim': {'env': 'toy_world:Endless-v0'},
+        'supervisor': {'retries': 2},
+        'planner' if apart else 'brain': {'subgoal_max_ticks': 20},
+    }
+    if apart:
+        overrides['planner']['skills'] = "['open the drawer', 'close the drawer']"
+    with toy_system(overrides, planner_apart=apart) as (system, operator, _):
+        operator.start(INSTRUCTION, seed=3)
+        assert operator.until(
+            lambda: state(operator) == 'idle' and len(_failed(operator)) == 3, 40
+        )
+        assert operator.episode is not None
+        assert operator.episode.outcome == 'failed'
+        assert '"open the drawer" was not reached after 3 attempts' in operator.episode.reason
+        first, second, third = _failed(operator)
+        assert second - first >= 20
+        assert third - second >= 20
+        retries = [x for x in system.lines('supervisor') if 'failed: retry' in x]
+        assert len(retries) == 2
+
+
+def _failed(operator: Operator) -> list[int]:
+    """Return the tick of the first report of failure in each epoch."""
+    first: dict[int, int] = {}
+    for _, m in operator.record.subgoals:
+        if m.status == 'failed':
+            first.setdefault(m.epoch, m.tick)
+    return list(first.values())
