@@ -21,7 +21,7 @@ SPLITS = 64
 
 @triton.jit
 def conv_one(
-    proj_ptr, window_ptr, conv_ptr, channel, mask, channels, TAPS: tl.constexpr
+    proj_ptr, window_ptr, moved_ptr, conv_ptr, channel, mask, channels, TAPS: tl.constexpr
 ):  # fmt: skip
     """Convolution and SiLU of some channels of one token; moves their window; float32."""
     x = tl.load(proj_ptr + channel, mask=mask, other=0.0)
@@ -36,15 +36,15 @@ def conv_one(
     tl.debug_barrier()
     for tap in tl.static_range(TAPS - 2):
         kept = tl.load(window_ptr + (tap + 1) * channels + channel, mask=mask, other=0.0)
-        tl.store(window_ptr + tap * channels + channel, kept, mask=mask)
-    tl.store(window_ptr + (TAPS - 2) * channels + channel, x, mask=mask)
+        tl.store(moved_ptr + tap * channels + channel, kept, mask=mask)
+    tl.store(moved_ptr + (TAPS - 2) * channels + channel, x, mask=mask)
     return acc * tl.sigmoid(acc)
 
 
 @triton.jit
 def delta_step_kernel(
-    proj_ptr, window_ptr, conv_ptr, decay_ptr, bias_ptr, state_ptr, norm_ptr, out_ptr,
-    key_heads, heads, key_dim, dim, l2_eps, scale, eps,
+    proj_ptr, window_ptr, moved_ptr, conv_ptr, decay_ptr, bias_ptr, state_ptr, after_ptr,
+    norm_ptr, out_ptr, key_heads, heads, key_dim, dim, l2_eps, scale, eps,
     TAPS: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One key head and the value heads that share it: delta rule, read-out, gated norm."""
@@ -53,10 +53,12 @@ def delta_step_kernel(
     channels = 2 * key_heads * key_dim + heads * dim
     at_k, at_v = tl.arange(0, K), tl.arange(0, V)
     in_k, in_v = at_k < key_dim, at_v < dim
-    q = conv_one(proj_ptr, window_ptr, conv_ptr, key_head * key_dim + at_k, in_k, channels, TAPS)
+    q = conv_one(
+        proj_ptr, window_ptr, moved_ptr, conv_ptr, key_head * key_dim + at_k, in_k, channels, TAPS
+    )
     k = conv_one(
-        proj_ptr, window_ptr, conv_ptr, (key_heads + key_head) * key_dim + at_k, in_k, channels,
-        TAPS,
+        proj_ptr, window_ptr, moved_ptr, conv_ptr, (key_heads + key_head) * key_dim + at_k, in_k,
+        channels, TAPS,
     )  # fmt: skip
     q = q * (tl.rsqrt(tl.sum(q * q, 0) + l2_eps) * scale)
     k = k * tl.rsqrt(tl.sum(k * k, 0) + l2_eps)
@@ -64,12 +66,12 @@ def delta_step_kernel(
     norm = tl.load(norm_ptr + at_v, mask=in_v, other=0.0)
     group = heads // key_heads
     for head in range(key_head * group, key_head * group + group):
-        spot = state_ptr + (head * key_dim + at_k[:, None]) * dim + at_v[None, :]
+        spot = (head * key_dim + at_k[:, None]) * dim + at_v[None, :]
         inside = in_k[:, None] & in_v[None, :]
-        state = tl.load(spot, mask=inside, other=0.0)
+        state = tl.load(state_ptr + spot, mask=inside, other=0.0)
         v = conv_one(
-            proj_ptr, window_ptr, conv_ptr, 2 * key_heads * key_dim + head * dim + at_v, in_v,
-            channels, TAPS,
+            proj_ptr, window_ptr, moved_ptr, conv_ptr,
+            2 * key_heads * key_dim + head * dim + at_v, in_v, channels, TAPS,
         )  # fmt: skip
         b = tl.load(proj_ptr + channels + heads * dim + head).to(tl.float32)
         a = tl.load(proj_ptr + channels + heads * dim + heads + head).to(tl.float32)
@@ -78,7 +80,7 @@ def delta_step_kernel(
         told = tl.sum(state * k[:, None], 0)
         asked = tl.sum(state * q[:, None], 0)
         fresh = (v - told) * tl.sigmoid(b)
-        tl.store(spot, state + k[:, None] * fresh[None, :], mask=inside)
+        tl.store(after_ptr + spot, state + k[:, None] * fresh[None, :], mask=inside)
         o = asked + both * fresh  # what the updated state answers
         z = tl.load(proj_ptr + channels + head * dim + at_v, mask=in_v, other=0.0).to(tl.float32)
         y = o * tl.rsqrt(tl.sum(o * o, 0) / dim + eps) * norm * (z * tl.sigmoid(z))
@@ -186,6 +188,7 @@ def delta_step(
     norm: Tensor,
     eps: float,
     dims: tuple[int, int, int, int],
+    after: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Run a linear layer's mixer between its two products on one token.
 
@@ -199,14 +202,16 @@ def delta_step(
         norm: float32 [V], of the gated norm.
         eps: of the gated norm.
         dims: (H, HV, K, V).
+        after: where the moved window and the updated state are written; None for in place.
 
     Returns:
         [1, HV * V].
     """
     key_heads, heads, key_dim, dim = dims
+    moved, updated = after or (window, state)
     out = torch.empty((1, heads * dim), dtype=proj.dtype, device=proj.device)
     delta_step_kernel[(key_heads,)](
-        proj, window, conv, decay, bias, state, norm, out,
+        proj, window, moved, conv, decay, bias, state, updated, norm, out,
         key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5, eps,
         TAPS=conv.shape[0], K=triton.next_power_of_2(key_dim), V=triton.next_power_of_2(dim),
         num_warps=8, **early(proj),

@@ -69,16 +69,17 @@ def project(
 
 
 def head_logits(hidden: Tensor, head: Tensor, logits: Tensor) -> None:
-    """Write the logits of one token.
+    """Write the logits of a token, or of a few; each has the bits that it has alone.
 
     Args:
-        hidden: [1, K].
+        hidden: [R, K].
         head: [vocab, K].
-        logits: float32 [vocab], written.
+        logits: float32 [R, vocab], or [vocab] for one; written.
     """
     if hidden.is_cuda:
         from flashrt_policies.kernels import linear_triton
 
-        linear_triton.row(hidden, head, out=logits.view(1, -1))
+        linear_triton.row(hidden, head, out=logits.view(hidden.shape[0], -1))
         return
-    logits.copy_(F.linear(hidden, head)[0])
+    for one, made in zip(hidden.split(1), logits.view(hidden.shape[0], -1), strict=True):
+        made.copy_(F.linear(one, head)[0])

@@ -107,9 +107,13 @@ def row_kernel(
 ):  # fmt: skip
     """N outputs of a single row: out = [norm](x) @ weight.T [+ bias] [+ add].
 
-    With PAIR the weight holds 2 * columns rows and the output is silu(first) * second.
+    With PAIR the weight holds 2 * columns rows and the output is silu(first) * second. Programs
+    of the same columns and other rows run side by side, so the weights are read once.
     """
-    j = tl.program_id(0) * N + tl.arange(0, N)
+    x_ptr += tl.program_id(0).to(tl.int64) * depth
+    add_ptr += tl.program_id(0).to(tl.int64) * columns
+    out_ptr += tl.program_id(0).to(tl.int64) * columns
+    j = tl.program_id(1) * N + tl.arange(0, N)
     k = tl.arange(0, K)
     rows = j[:, None].to(tl.int64) * depth
     if FETCH > 0 and PDL:
@@ -264,28 +268,30 @@ def row(
     pair: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return the product of a single row with a weight, with what stands around it fused in.
+    """Return the product of one row with a weight, with what stands around it fused in.
+
+    A few rows may be given; each has the bits that it has alone.
 
     Args:
-        x: [1, K].
+        x: [R, K].
         weight: [N, K], or [2 N, K] with `pair`.
         bias: [N], or None.
         scale: float32 [K]; given, x is normalised first.
         eps: of that norm.
-        add: [1, N] of the output's type, the residual stream; it receives the result in place.
+        add: [R, N] of the output's type, the residual stream; it receives the result in place.
         pair: return ``silu(first half) * second half``.
-        out: [1, N] of any type to write to; None makes one of the type of x.
+        out: [R, N] of any type to write to; None makes one of the type of x.
     """
-    depth = x.shape[1]
+    rows, depth = x.shape
     columns = weight.shape[0] // 2 if pair else weight.shape[0]
     if add is not None:
         out = add
     elif out is None:
-        out = torch.empty((1, columns), dtype=x.dtype, device=x.device)
+        out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     block = min(1024 if depth % 1024 == 0 else 512, triton.next_power_of_2(depth))
     # Few outputs: fewer of them per program, so that every processor has some.
     per = 4 if columns < 2048 or pair else 8 if columns < 32768 else 16
-    row_kernel[(triton.cdiv(columns, per),)](
+    row_kernel[(rows, triton.cdiv(columns, per))](
         x, x if scale is None else scale, weight, x if bias is None else bias, out, out,
         columns, depth, eps,
         NORM=scale is not None, BIAS=bias is not None, ADD=add is not None, PAIR=pair,
