@@ -164,9 +164,10 @@ class Actor:
             with self._replaying():
                 if tick >= self.mailbox.posted_tick + self.subgoal_delay:
                     self.mailbox.flip()
-                generation = self.mailbox.generation
                 self.policy.observe(observation.images, observation.proprio)
                 actions = self.policy.plan()  # [H, A]
+                # Read behind the replay: a planner on the device tells the host nothing before.
+                generation = self.mailbox.generation
             actions = self.guards.action(actions)
         except GuardError:
             with self._lock:
@@ -233,10 +234,8 @@ class Actor:
         return self.mailbox.post(row, tick)
 
     def works_on(self, subgoal: str) -> bool:
-        """Whether ``subgoal`` is the live one already, with no other posted."""
-        box = self.mailbox
-        row = encode(subgoal, box.length)
-        return bool(box.generation and not box.pending and np.array_equal(box.row(), row))
+        """Whether ``subgoal`` is the one posted last, live already or not."""
+        return self.mailbox.holds(encode(subgoal, self.mailbox.length))
 
     def pause(self, epoch: int, reason: str) -> None:
         """Hold from now on, in a new epoch: what is queued or being inferred never comes out."""
@@ -255,7 +254,7 @@ class Actor:
     def wants(self, tick: int) -> bool:
         """Whether the observation of ``tick`` should be turned into a chunk."""
         with self._lock:
-            if self._paused or not (self.mailbox.generation or self.mailbox.pending):
+            if self._paused or self.mailbox.empty:
                 return False
             if self._fresh:
                 return True

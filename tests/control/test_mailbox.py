@@ -8,7 +8,7 @@ import torch
 
 from flashrt_ros.capsule.closure import Closure
 from flashrt_ros.contract.context import Context
-from flashrt_ros.control.mailbox import Mailbox
+from flashrt_ros.control.mailbox import Mailbox, MailboxError
 from flashrt_ros.control.text import decode, encode
 
 
@@ -91,3 +91,55 @@ def test_it_is_closed_over_and_cleared() -> None:
     box.flip()
     box.clear()
     assert (box.generation, box.pending, decode(seen(box))) == (0, False, '')
+
+
+def offer(box: Mailbox, rows: torch.Tensor, index: int, tick: int = -1) -> None:
+    """Do what a planner's graph on the device does."""
+    with box.offering(tick):
+        box.gather(rows, torch.tensor([index]))
+
+
+def test_an_offer_is_shown_by_the_next_flip() -> None:
+    """A gathered row becomes live with a new generation; a repeated one keeps row and number."""
+    box = mailbox()
+    rows = torch.stack([torch.from_numpy(encode(text)) for text in ('open', 'close')])
+    box.post(encode('open'))
+    box.flip()
+    offer(box, rows, 1, tick=8)
+    assert (box.generation, box.pending, decode(seen(box))) == (1, True, 'open')
+    assert box.posted_tick == 8
+    assert box.flip()
+    assert (decode(seen(box)), box.generation, box.pending) == ('close', 2, False)
+    offer(box, rows, -1)
+    assert box.flip()
+    assert (decode(seen(box)), box.generation) == ('close', 2)
+    assert box.post(encode('open')) == 3, 'generations go on rising after offers'
+    assert not box.empty
+
+
+def test_an_offer_does_not_overwrite_a_post() -> None:
+    """A posted row that nobody saw yet is safe from a planner's graph."""
+    box = mailbox()
+    box.post(encode('open'))
+    with pytest.raises(MailboxError, match='must wait for its flip'), box.offering():
+        pass
+    box.flip()
+    with box.offering():
+        pass
+
+
+def test_a_capsule_settles_an_offer() -> None:
+    """Freezing between a flip and the next chunk keeps the generation that the device has."""
+    box = mailbox()
+    closure = Closure('test')
+    box.close_over(closure)
+    box.post(encode('open'))
+    box.flip()
+    offer(box, torch.from_numpy(encode('close'))[None], 0)
+    box.flip()
+    kept = box._get()
+    assert (kept['generation'], kept['unread']) == (2, 0)
+    box.clear()
+    assert box.empty
+    box._set(kept)
+    assert box.generation == 2
