@@ -9,12 +9,46 @@ import torch
 
 from flashrt_policies.checkpoint import CheckpointError
 from flashrt_policies.hybrid_lm import gguf, loader
+from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_policies.hybrid_lm.model import HybridLM
 from flashrt_policies.hybrid_lm.mtp import DraftingLM
 from flashrt_policies.hybrid_lm.text import Tokenizer, load_tokenizer
+from flashrt_policies.hybrid_lm.weights import Weights
 
 if TYPE_CHECKING:
     from flashrt_ros.contract.context import Context
+
+
+def read_checkpoint(
+    path: str | Path, device: torch.device, dtype: str | None = None, drafts: bool = False
+) -> tuple[LMConfig, Weights, Tokenizer]:
+    """Load a checkpoint's weights onto a device, and its tokenizer.
+
+    Args:
+        path: a Hugging Face folder or a .gguf file.
+        device: where the weights go.
+        dtype: 'float32', 'bfloat16' or 'float16'; None takes the checkpoint's own, and on the
+            CPU float32.
+        drafts: also the multi-token prediction head.
+
+    Raises:
+        CheckpointError: the checkpoint does not fit, or the path is neither.
+    """
+    path = Path(path).expanduser()
+    if dtype is not None and dtype not in loader.DTYPES:
+        raise CheckpointError(f'dtype {dtype!r}; want one of {", ".join(loader.DTYPES)}')
+    if dtype is None and device.type == 'cpu':
+        dtype = 'float32'
+    kind = None if dtype is None else loader.DTYPES[dtype]
+    if path.suffix == '.gguf':
+        if drafts:
+            raise CheckpointError(f'{path} has no mtp.* head; want a Hugging Face folder')
+        file = gguf.GgufFile(path)
+        return (*gguf.load(file, device, kind or torch.bfloat16), gguf.tokenizer(file))
+    if not path.is_dir():
+        raise CheckpointError(f'{path} is neither a checkpoint folder nor a .gguf file')
+    config, weights = loader.load(path, device, kind, drafts)
+    return config, weights, load_tokenizer(path, config.vocab)
 
 
 def open_model(
@@ -38,23 +72,7 @@ def open_model(
     Raises:
         CheckpointError: the checkpoint does not fit, or the path is neither.
     """
-    path = Path(path).expanduser()
-    if dtype is not None and dtype not in loader.DTYPES:
-        raise CheckpointError(f'dtype {dtype!r}; want one of {", ".join(loader.DTYPES)}')
-    if dtype is None and ctx.device.type == 'cpu':
-        dtype = 'float32'
-    kind = None if dtype is None else loader.DTYPES[dtype]
-    if path.suffix == '.gguf':
-        if drafts:
-            raise CheckpointError(f'{path} has no mtp.* head; want a Hugging Face folder')
-        file = gguf.GgufFile(path)
-        config, weights = gguf.load(file, ctx.device, kind or torch.bfloat16)
-        tokenizer: Tokenizer = gguf.tokenizer(file)
-    elif path.is_dir():
-        config, weights = loader.load(path, ctx.device, kind, drafts > 0)
-        tokenizer = load_tokenizer(path, config.vocab)
-    else:
-        raise CheckpointError(f'{path} is neither a checkpoint folder nor a .gguf file')
+    config, weights, tokenizer = read_checkpoint(path, ctx.device, dtype, drafts > 0)
     longest = min(capacity, config.max_position)
     if drafts:
         return DraftingLM(ctx, config, weights, longest, drafts=drafts), tokenizer
