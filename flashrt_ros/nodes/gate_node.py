@@ -25,7 +25,7 @@ from flashrt_ros.nodes.base import Managed, answers
 from flashrt_ros.nodes.convert import msg_to_command
 from flashrt_ros.nodes.output import Output, output_params
 from flashrt_ros.nodes.params import Param, declare
-from flashrt_ros.nodes.publishers import rivals
+from flashrt_ros.nodes.publishers import Rivals
 from flashrt_ros.nodes.spin import run
 from flashrt_ros.nodes.telemetry import tell_counts
 
@@ -65,6 +65,7 @@ class GateNode(Managed):
         listen(EpisodeState, names.EPISODE, lambda _: None, qos.ALIVE, event_callbacks=alive)
         self.create_service(SetEpoch, names.GATE_SET_EPOCH, self._set_epoch)
         self.create_service(Trigger, names.GATE_RELEASE, self._release)
+        self._rivals = Rivals(self, names.COMMAND)
         self._out = Output(self, self.p, names.GATED)
 
     def configure(self) -> None:
@@ -140,7 +141,7 @@ class GateNode(Managed):
     def _look(self) -> None:
         if not self.active:
             return
-        self._alarm('publishers', rivals(self, names.COMMAND))
+        self._alarm('publishers', self._rivals.look())
         if self._states.expired:
             self._alarm('robot', f'no state of the robot for more than {self.p.robot_silence_s} s')
         if not self.gate.running:

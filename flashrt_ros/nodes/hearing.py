@@ -26,7 +26,7 @@ class Hearing:
         self.replaced = ''  # a peer that has come back as another process
         self._gate = (0, 0)  # episode and epoch of the gate's newest word
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=100)  # stamp, tick, applied epoch
-        self._ages = {peer: AgeWatch(patience) for peer in ('brain', 'gate', 'robot')}
+        self._ages = {peer: AgeWatch(patience) for peer in ('robot', 'gate', 'brain')}
 
     def robot(self, msg: RobotState) -> None:
         """Take a state of the robot."""

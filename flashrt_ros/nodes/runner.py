@@ -195,6 +195,10 @@ class System:
         """Return the last lines ``node`` wrote."""
         return list(self._children[node].lines)
 
+    def alive(self, node: str) -> bool:
+        """Whether ``node`` runs."""
+        return self._children[node].popen.poll() is None
+
     def kill(self, node: str) -> None:
         """Kill ``node`` outright (tests)."""
         child = self._children[node]

@@ -29,7 +29,7 @@ from flashrt_ros.nodes.hearing import Hearing
 from flashrt_ros.nodes.links import Links
 from flashrt_ros.nodes.operations import Operations
 from flashrt_ros.nodes.params import Param, declare
-from flashrt_ros.nodes.publishers import rivals
+from flashrt_ros.nodes.publishers import GHOST_S, Rivals
 from flashrt_ros.nodes.rollout_action import RolloutAction
 from flashrt_ros.nodes.spin import run
 
@@ -72,6 +72,7 @@ class SupervisorNode(Managed):
             lambda: self.get_clock().now().nanoseconds,
             lambda job: self.executor.create_task(job),
         )
+        self._rivals = Rivals(self, names.GATED, GHOST_S)
         self._announce = self.create_publisher(EpisodeState, names.EPISODE, qos.ALIVE)
         self.rollout = RolloutAction(self, self.operations, self.hearing)
 
@@ -141,7 +142,7 @@ class SupervisorNode(Managed):
         watched = (episode.RUNNING, episode.RECOVERING, episode.INTERRUPTED)
         if not self.active or machine.state not in watched:
             return
-        wrong = self.hearing.silent() or rivals(self, names.GATED)
+        wrong = self.hearing.silent() or self._rivals.look()
         if wrong:
             self.operations.fail(wrong)
         elif machine.state == episode.RUNNING and self.hearing.tick >= self.p.episode_max_ticks:
