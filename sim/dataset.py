@@ -7,6 +7,8 @@ are stored as `pixels.<camera>`. Who trains asks `EpisodeDataset`, never the fil
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import zipfile
@@ -20,9 +22,10 @@ from numpy.typing import NDArray
 
 from .errors import SimulationError
 
-FORMAT = 'flashrt-episodes-1'
+FORMAT = 'flashrt-episodes-2'
 _PIXELS = 'pixels.'
-_FIELDS = ('agent_pos', 'action', 'executed', 'subgoal', 'achieved', 'perturbed', 'segment_end')
+_FIELDS = ('agent_pos', 'action', 'executed', 'subgoal', 'achieved', 'perturbed', 'segment_end',
+           'seen')  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Episode:
     """One recorded episode of T ticks; row t is what was seen, then done, at tick t.
 
     Attributes:
-        pixels: for each camera uint8 [T, H, W, 3].
+        pixels: for each camera uint8 [F, H, W, 3]; a picture is taken every few ticks only.
         agent_pos: hand x, y, z and gripper opening; float32 [T, 4].
         action: the expert's clean action at what was seen, the label; float32 [T, 4].
         executed: what the arm was really told, noise included; float32 [T, 4].
@@ -38,6 +41,7 @@ class Episode:
         achieved: whether that subgoal holds at what was seen; bool [T].
         perturbed: the arm was pushed off the expert's way at this tick; bool [T].
         segment_end: the last tick before another subgoal is asked, or of all; bool [T].
+        seen: the tick of each picture; int32 [F].
     """
 
     pixels: Mapping[str, NDArray[np.uint8]]
@@ -48,6 +52,7 @@ class Episode:
     achieved: NDArray[np.bool_]
     perturbed: NDArray[np.bool_]
     segment_end: NDArray[np.bool_]
+    seen: NDArray[np.int32]
 
     def __len__(self) -> int:
         """Ticks."""
@@ -79,9 +84,8 @@ class Episode:
         arrays = {name: getattr(self, name) for name in _FIELDS}
         arrays |= {_PIXELS + camera: frames for camera, frames in self.pixels.items()}
         temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-        # As numpy.savez_compressed, at zlib's fastest level: pictures dominate, and the level
-        # changes their size by a few percent, the time fivefold.
-        with zipfile.ZipFile(temporary, 'w', zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        # Stored as they are: read at the disk's speed, which is what training waits for.
+        with zipfile.ZipFile(temporary, 'w', zipfile.ZIP_STORED) as archive:
             for name, array in arrays.items():
                 with archive.open(f'{name}.npy', 'w', force_zip64=True) as file:
                     np.lib.format.write_array(
@@ -96,16 +100,47 @@ class Episode:
         Raises:
             SimulationError: if the file is damaged or lacks a field.
         """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise SimulationError(f'{path} cannot be read ({error}); generate it again') from None
-        missing = [name for name in _FIELDS if name not in arrays]
-        if missing:
-            raise SimulationError(f'{path} has no {", ".join(missing)}; generate it again')
-        pixels = {n.removeprefix(_PIXELS): a for n, a in arrays.items() if n.startswith(_PIXELS)}
-        return cls(pixels=pixels, **{name: arrays[name] for name in _FIELDS})
+        episode = cls.load_columns(path)
+        with _opened(path) as file:
+            names = [name for name in file.files if name.startswith(_PIXELS)]
+            pixels = {name.removeprefix(_PIXELS): file[name] for name in names}
+        return dataclasses.replace(episode, pixels=pixels)
+
+    @classmethod
+    def load_columns(cls, path: Path) -> Episode:
+        """As `load`, without the pictures.
+
+        Raises:
+            SimulationError: if the file is damaged or lacks a field.
+        """
+        with _opened(path) as file:
+            missing = [name for name in _FIELDS if name not in file.files]
+            if missing:
+                raise SimulationError(f'{path} has no {", ".join(missing)}; generate it again')
+            return cls(pixels={}, **{name: file[name] for name in _FIELDS})
+
+    @staticmethod
+    def load_pictures(path: Path, camera: str) -> NDArray[np.uint8]:
+        """The pictures of one camera alone; uint8 [F, H, W, 3].
+
+        Raises:
+            SimulationError: if the file is damaged or knows no such camera.
+        """
+        with _opened(path) as file:
+            if _PIXELS + camera not in file.files:
+                raise SimulationError(f'{path} has no pictures of {camera!r}; generate it again')
+            return file[_PIXELS + camera]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            yield file
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, SimulationError):
+            raise
+        raise SimulationError(f'{path} cannot be read ({error}); generate it again') from None
 
 
 class EpisodeDataset:
@@ -160,6 +195,24 @@ class EpisodeDataset:
     def __iter__(self) -> Iterator[Episode]:
         """Load one episode after another."""
         return (self[index] for index in range(len(self)))
+
+
+def open_all(folder: str | Path) -> list[EpisodeDataset]:
+    """The data set in `folder`, or those in its sub-folders, in the order of their names.
+
+    Raises:
+        SimulationError: if there is none, or they do not show the same cameras.
+    """
+    folder = Path(folder)
+    found = sorted(path.parent for path in folder.glob('*/meta.json'))
+    datasets = [EpisodeDataset(path) for path in found] or [EpisodeDataset(folder)]
+    for dataset in datasets:
+        if dataset.cameras != datasets[0].cameras:
+            raise SimulationError(
+                f'{dataset.folder} shows {", ".join(dataset.cameras)} and {datasets[0].folder} '
+                f'{", ".join(datasets[0].cameras)}; want the same cameras in all'
+            )
+    return datasets
 
 
 def read_meta(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,15 +89,9 @@ class DrawerEnv(SceneEnv):
         return -float(self.simulator.data.joint('goal_slidey').qpos[0])
 
     def _place(self, start: str) -> None:
-        simulator = self.simulator
-        hand = simulator.init_config['hand_init_pos']
-        pulled = {'closed': 0.0, 'open': _CLOSE_START}.get(start)
+        hand, pulled = None, {'closed': 0.0, 'open': _CLOSE_START}.get(start, 0.0)
         if start == 'random':
             hand = self.np_random.uniform([-0.2, 0.45, 0.1], [0.2, 0.75, 0.3])
             pulled = self.np_random.uniform(_FULLY_OPEN, 0.0)
-        simulator.hand_init_pos = np.asarray(hand)
-        self._reset_simulator()
-        joint = simulator.data.joint('goal_slidey')
-        joint.qpos[0] = pulled
-        # The first frames must show where the drawer stands now.
-        mujoco.mj_forward(simulator.model, simulator.data)
+        self._reset_simulator(hand)
+        self._set_joint('goal_slidey', pulled)

@@ -35,15 +35,15 @@ class SceneHost:
     """
 
     def __init__(self, scene: SceneEnv) -> None:
-        self._scene = scene
+        self.scene = scene
 
     def state(self) -> dict[str, Any]:
         """The whole simulator, as checked bytes."""
-        return {'scene': self._scene.get_state()}
+        return {'scene': self.scene.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Put back what `state` gave."""
-        self._scene.set_state(state['scene'])
+        self.scene.set_state(state['scene'])
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,11 @@ class LiveEpisode:
     Args:
         scene: the simulated world.
         actor: made with `hosts={'simulator': SceneHost(scene)}`.
+        host: that very host, for `move_to`.
     """
 
-    def __init__(self, scene: SceneEnv, actor: Actor) -> None:
-        self.scene, self.actor = scene, actor
+    def __init__(self, scene: SceneEnv, actor: Actor, host: SceneHost | None = None) -> None:
+        self.scene, self.actor, self._host = scene, actor, host
         self._number = 0
 
     @classmethod
@@ -91,6 +92,7 @@ class LiveEpisode:
         context = Context(device)
         mailbox = Mailbox(context, length=spec.subgoal_length)
         loaded: Any = registry.load(policy, context, mailbox.port)
+        host = SceneHost(scene)
         actor = Actor(
             context,
             loaded,
@@ -98,10 +100,22 @@ class LiveEpisode:
             Guards.of(loaded.spec),
             execute=execute,
             delay=delay,
-            hosts={'simulator': SceneHost(scene)},
+            hosts={'simulator': host},
         )
         context.freeze()
-        return cls(scene, actor)
+        return cls(scene, actor, host)
+
+    def move_to(self, scene: SceneEnv) -> None:
+        """Go on in another scene, with the same brain; start an episode there next.
+
+        Raises:
+            SimulationError: this episode was not made by `open`.
+        """
+        if self._host is None:
+            raise SimulationError(
+                'an episode moves to another scene only if it was opened by name'
+            )
+        self.scene = self._host.scene = scene
 
     def start(self, seed: int, subgoal: str, *, text: str | None = None, **options: Any) -> None:
         """Begin an episode that `seed` decides.

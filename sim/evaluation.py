@@ -46,6 +46,8 @@ class Task:
         start: one of `STARTS`.
         limit: ticks for each goal; MetaWorld's limit of an episode if not said otherwise.
         settle: ticks between an achieved goal and the next request.
+        interrupt: least and most ticks after which the first goal is dropped in mid-motion and
+            the second one asked; only the second one counts then.
     """
 
     environment: str
@@ -53,17 +55,26 @@ class Task:
     start: str = 'standard'
     limit: int = MAX_EPISODE_STEPS
     settle: int = 8
+    interrupt: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.start not in STARTS:
             raise unknown('start', self.start, STARTS)
         if not self.goals or self.limit < 1:
             raise SimulationError('a task needs at least one goal and one tick')
+        if self.interrupt is not None and len(self.goals) != 2:
+            raise SimulationError(f'an interrupt needs two goals; there are {len(self.goals)}')
+
+    @property
+    def key(self) -> str:
+        """What tells this task from all others of a rollout."""
+        return f'{self.environment} {self.start} {self.name}'
 
     @property
     def name(self) -> str:
         """The goals as one text, as they stand in tables."""
-        return ', then '.join(goal.label for goal in self.goals)
+        link = ', then ' if self.interrupt is None else ', no: '
+        return link.join(goal.label for goal in self.goals)
 
 
 def find_goal(environment: str, text: str) -> Goal:
@@ -98,6 +109,7 @@ class Result:
     """How one episode went.
 
     Attributes:
+        environment: where it was.
         task: name of its task.
         start: where it started.
         episode: its number in the rollout.
@@ -110,6 +122,7 @@ class Result:
         refused: observations or chunks that a guard refused.
     """
 
+    environment: str
     task: str
     start: str
     episode: int
@@ -125,13 +138,14 @@ class Result:
 def summarise(results: Sequence[Result]) -> list[dict[str, Any]]:
     """One row for each task and start: rate and its 95 % interval, ticks of the successes."""
     rows = []
-    for key in dict.fromkeys((result.task, result.start) for result in results):
-        group = [result for result in results if (result.task, result.start) == key]
+    for key in dict.fromkeys(_key(result) for result in results):
+        group = [result for result in results if _key(result) == key]
         won = sorted(result.ticks for result in group if result.success)
         low, high = wilson(len(won), len(group))
         rows.append({
-            'task': key[0],
-            'start': key[1],
+            'environment': key[0],
+            'task': key[1],
+            'start': key[2],
             'episodes': len(group),
             'successes': len(won),
             'rate': len(won) / len(group),
@@ -140,6 +154,10 @@ def summarise(results: Sequence[Result]) -> list[dict[str, Any]]:
             'median_ticks': won[len(won) // 2] if won else None,
         })  # fmt: skip
     return rows
+
+
+def _key(result: Result) -> tuple[str, str, str]:
+    return result.environment, result.task, result.start
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -8,14 +8,19 @@ bare simulator to a clean action, float32 [4] in [-1, 1].
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import skills
 from .drawer import handle_position
 from .errors import unknown
+from .fifty import TaskEnv
+from .scene import SceneEnv
 
 Action = NDArray[np.float32]
 Vector = NDArray[np.float64]
@@ -67,21 +72,53 @@ def close_drawer(simulator: Any) -> Action:
     return _action(simulator, motion, _OPEN if around else _CLOSE)
 
 
+# The skills of the scenes with several subgoals.
 EXPERTS: dict[str, Expert] = {
     'open the drawer': open_drawer,
     'close the drawer': close_drawer,
+    'open the window': skills.open_window,
+    'close the window': skills.close_window,
+    'open the door': skills.open_door,
+    'close the door': skills.close_door,
+    'open the faucet': skills.open_faucet,
+    'close the faucet': skills.close_faucet,
+    'reach the red goal': skills.reach_goal,
+    'push the puck to the green goal': skills.push_puck,
+    'pick up the puck and hold it at the blue goal': skills.place_puck,
 }
 
 
-def expert_for(subgoal: str) -> Expert:
-    """The expert that reaches `subgoal`.
+def expert_for(subgoal: str, scene: SceneEnv | None = None) -> Expert:
+    """The expert that reaches `subgoal`; MetaWorld's own where `scene` is one of its tasks.
 
     Raises:
         SimulationError: if there is none.
     """
+    if isinstance(scene, TaskEnv):
+        return _metaworld(scene.TASK)
     if subgoal not in EXPERTS:
         raise unknown('subgoal', subgoal, EXPERTS)
     return EXPERTS[subgoal]
+
+
+@functools.cache
+def _metaworld(task: str) -> Expert:
+    """MetaWorld's scripted policy of a task, which looks at nothing but the present state."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # its gains are meant to exceed the limits of an action
+        from metaworld.policies import ENV_POLICY_MAP
+
+    policy = ENV_POLICY_MAP[task]()
+
+    def expert(simulator: Any) -> Action:
+        now = simulator._prev_obs  # of the state as it is: what the last step or reset saw
+        seen = np.hstack((now, now, simulator._get_pos_goal()))
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            action = policy.get_action(seen)
+        return np.clip(action, -1.0, 1.0).astype(np.float32)
+
+    return expert
 
 
 def _relative(simulator: Any) -> tuple[Vector, Vector]:

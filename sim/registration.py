@@ -6,11 +6,42 @@ in one line it is `gymnasium.make('flashrt_sim:flashrt/Drawer-v0')`.
 
 from __future__ import annotations
 
-# Environment id -> where its class is. 500 ticks is MetaWorld's own limit of an episode.
-ENVIRONMENTS: dict[str, str] = {
+# The fifty tasks of MetaWorld.
+FIFTY = (
+    'assembly', 'basketball', 'bin-picking', 'box-close', 'button-press', 'button-press-topdown',
+    'button-press-topdown-wall', 'button-press-wall', 'coffee-button', 'coffee-pull',
+    'coffee-push', 'dial-turn', 'disassemble', 'door-close', 'door-lock', 'door-open',
+    'door-unlock', 'drawer-close', 'drawer-open', 'faucet-close', 'faucet-open', 'hammer',
+    'hand-insert', 'handle-press', 'handle-press-side', 'handle-pull', 'handle-pull-side',
+    'lever-pull', 'peg-insert-side', 'peg-unplug-side', 'pick-out-of-hole', 'pick-place',
+    'pick-place-wall', 'plate-slide', 'plate-slide-back', 'plate-slide-back-side',
+    'plate-slide-side', 'push', 'push-back', 'push-wall', 'reach', 'reach-wall', 'shelf-place',
+    'soccer', 'stick-pull', 'stick-push', 'sweep', 'sweep-into', 'window-close', 'window-open',
+)  # fmt: skip
+
+
+def class_name(task: str) -> str:
+    """The class of a task in `flashrt_sim.fifty`: 'drawer-open' -> 'DrawerOpenEnv'."""
+    return ''.join(part.capitalize() for part in task.split('-')) + 'Env'
+
+
+def environment_name(task: str) -> str:
+    """The environment of a task: 'drawer-open' -> 'flashrt/MT50-drawer-open-v0'."""
+    return f'flashrt/MT50-{task}-v0'
+
+
+# Environment id -> where its class is. Scenes with several subgoals first, then the fifty tasks.
+SCENES: dict[str, str] = {
     'flashrt/Drawer-v0': 'flashrt_sim.drawer:DrawerEnv',
+    'flashrt/Window-v0': 'flashrt_sim.window:WindowEnv',
+    'flashrt/Door-v0': 'flashrt_sim.door:DoorEnv',
+    'flashrt/Faucet-v0': 'flashrt_sim.faucet:FaucetEnv',
+    'flashrt/Puck-v0': 'flashrt_sim.puck:PuckEnv',
 }
-MAX_EPISODE_STEPS = 500
+ENVIRONMENTS: dict[str, str] = SCENES | {
+    environment_name(task): f'flashrt_sim.fifty:{class_name(task)}' for task in FIFTY
+}
+MAX_EPISODE_STEPS = 500  # MetaWorld's own limit
 
 
 def register() -> None:

@@ -7,8 +7,9 @@ ticks that the robot has. Seeds of evaluations lie far from those of demonstrati
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from flashrt_ros.control.types import DELAY, EXECUTE
 
-from .envs import make_scene
+from .envs import make_scene, scene_class
 from .episode import LiveEpisode, Moment, require_fits
 from .errors import SimulationError
 from .evaluation import Result, Stage, Task
@@ -64,6 +65,14 @@ def run_episode(
     for goal in task.goals:
         if goal is not first:
             live.ask(goal.subgoal, text=goal.text)
+        if task.interrupt is not None and goal is first:
+            for _ in range(int(np.random.default_rng([seed, 3]).integers(*task.interrupt))):
+                moment = live.tick()
+                ticks += 1
+                inferences += moment.inferred
+                if watch is not None:
+                    watch(live, moment)
+            continue
         achieved, spent = False, 0
         # Nothing is to be done where the goal holds already, except the very first time: a skill
         # is judged by what it does.
@@ -86,10 +95,11 @@ def run_episode(
                 ticks += 1
                 if watch is not None:
                     watch(live, moment)
-    success = len(stages) == len(task.goals) and stages[-1].success
+    asked = len(task.goals) - (task.interrupt is not None)
+    success = len(stages) == asked and stages[-1].success
     return Result(
-        task.name, task.start, number, seed, success, ticks, tuple(stages), inferences, held,
-        refused,
+        task.environment, task.name, task.start, number, seed, success, ticks, tuple(stages),
+        inferences, held, refused,
     )  # fmt: skip
 
 
@@ -107,7 +117,7 @@ def prepare_start(scene: SceneEnv, task: Task, seed: int) -> None:
     rng = np.random.default_rng([seed, 2])
     before = str(rng.choice([name for name in scene.SUBGOALS if name != subgoal]))
     scene.reset_physics(seed=seed, options={'subgoal': before})
-    expert, linger = expert_for(before), int(rng.integers(2, 10))
+    expert, linger = expert_for(before, scene), int(rng.integers(2, 10))
     for _ in range(400):
         scene.step_physics(expert(scene.simulator))
         linger -= scene.achieved()[before]
@@ -126,16 +136,20 @@ def roll_out(
     seed: int = 0,
     workers: int = 1,
     video: Path | None = None,
+    ends: Path | None = None,
+    done: Collection[tuple[str, int]] = (),
 ) -> Iterator[Result]:
     """Run `episodes` episodes of every task; gives results as they are finished.
 
     Args:
         deployment: policy and timing.
-        tasks: all in the same environment.
+        tasks: in any environments.
         episodes: of each task.
         seed: chooses the evaluation seeds.
         workers: processes.
         video: folder for one mp4 an episode.
+        ends: folder for a picture of each episode's end.
+        done: (key of the task, number) of episodes that are left out.
 
     Raises:
         FlashrtError: unknown names, missing weights, a policy for another robot, numbers out of
@@ -143,11 +157,17 @@ def roll_out(
     """
     if episodes < 1 or workers < 1:
         raise SimulationError(f'{episodes} episodes with {workers} workers; both start at 1')
-    environment = tasks[0].environment
-    check_policy(deployment, environment)
+    for environment in dict.fromkeys(task.environment for task in tasks):
+        scene_class(environment)
+    check_policy(deployment, tasks[0].environment)
     numbered = [(number, evaluation_seed(seed, number)) for number in range(episodes)]
-    jobs = [(task, *number) for task in tasks for number in numbered]
-    return spread(jobs, _work, workers, _start_worker, (environment, deployment, video))
+    block = max(1, min(_BLOCK, len(tasks) * episodes // (4 * workers)))
+    jobs = []
+    for task in tasks:
+        todo = [entry for entry in numbered if (task.key, entry[0]) not in done]
+        jobs += [(task, tuple(todo[i : i + block])) for i in range(0, len(todo), block)]
+    finished = spread(jobs, _work, workers, _start_worker, (deployment, video, ends))
+    return itertools.chain.from_iterable(finished)
 
 
 def check_policy(deployment: Deployment, environment: str) -> None:
@@ -163,37 +183,67 @@ def check_policy(deployment: Deployment, environment: str) -> None:
     require_fits(scene, environment, spec, deployment.policy)
 
 
+_BLOCK = 5  # episodes that one process runs in a row: opening a scene takes most of a second
+_KEPT = 3  # scenes that a process holds open
+_deployment: Deployment | None = None
 _live: LiveEpisode | None = None  # one for each worker process
+_scenes: dict[str, SceneEnv] = {}
 _video: Path | None = None  # folder for videos
+_ends: Path | None = None  # folder for pictures of ends
 
 
-def _start_worker(environment: str, deployment: Deployment, video: Path | None) -> None:
-    global _live, _video
+def _start_worker(deployment: Deployment, video: Path | None, ends: Path | None = None) -> None:
+    global _deployment, _live, _video, _ends
     import torch
 
     # The number of threads may change the last bit of a sum: always one, whatever the workers.
     torch.set_num_threads(1)
-    _video = video
-    _live = LiveEpisode.open(
-        environment,
-        deployment.policy,
-        device=deployment.device,
-        execute=deployment.execute,
-        delay=deployment.delay,
-    )
+    _deployment, _live, _video, _ends = deployment, None, video, ends
+    _scenes.clear()
 
 
-def _work(task: Task, number: int, seed: int) -> Result:
-    assert _live is not None
+def _open(environment: str) -> LiveEpisode:
+    """This process's brain, in a scene of `environment`."""
+    global _live
+    assert _deployment is not None
+    if _live is None:
+        _live = LiveEpisode.open(
+            environment,
+            _deployment.policy,
+            device=_deployment.device,
+            execute=_deployment.execute,
+            delay=_deployment.delay,
+        )
+        _scenes[environment] = _live.scene
+    if environment not in _scenes:
+        if len(_scenes) == _KEPT:
+            _scenes.pop(next(iter(_scenes))).close()
+        _scenes[environment] = make_scene(environment)
+    _live.move_to(_scenes[environment])
+    return _live
+
+
+def _work(task: Task, numbered: tuple[tuple[int, int], ...]) -> list[Result]:
+    live = _open(task.environment)
+    return [_one(live, task, number, seed) for number, seed in numbered]
+
+
+def _one(live: LiveEpisode, task: Task, number: int, seed: int) -> Result:
     if _video is None:
-        return run_episode(_live, task, number, seed)
-    from .video import Recorder
+        result = run_episode(live, task, number, seed)
+    else:
+        from .video import Recorder
 
-    recorder = Recorder()
-    result = run_episode(_live, task, number, seed, recorder.watch)
-    verdict = 'success' if result.success else 'failure'
-    name = f'{task.name}-{task.start}-{number:03d}-{verdict}.mp4'.replace(' ', '_')
-    recorder.write(_video / name.replace(',', ''), _live.scene)
+        recorder = Recorder()
+        result = run_episode(live, task, number, seed, recorder.watch)
+        verdict = 'success' if result.success else 'failure'
+        where = task.environment.split('/')[-1]
+        name = f'{where}-{task.name}-{task.start}-{number:03d}-{verdict}.mp4'.replace(' ', '_')
+        recorder.write(_video / name.replace(',', ''), live.scene)
+    if _ends is not None:
+        from .sheet import save_end
+
+        save_end(_ends, task.environment, number, result.success, live.scene.picture(192, 192))
     return result
 
 
@@ -206,9 +256,9 @@ def write_report(
 
     from .evaluation import as_json, summarise
 
-    ordered = sorted(results, key=lambda r: (r.task, r.start, r.episode))
+    ordered = sorted(results, key=lambda r: (r.environment, r.task, r.start, r.episode))
     report = {
-        'environment': tasks[0].environment,
+        'environments': list(dict.fromkeys(task.environment for task in tasks)),
         'policy': asdict(deployment),
         'seed': seed,
         'tasks': [asdict(task) | {'name': task.name} for task in tasks],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import gymnasium
+import mujoco
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from .errors import SimulationError, unknown
 from .rendering import Camera, FrameRenderer
 from .state import SimulatorState
 from .subgoals import Subgoal
-from .tasks import make_simulator
+from .tasks import make_simulator, reseed
 
 IMAGE_SIZE = 96  # pixels, both sides
 _OPTIONS = ('state', 'subgoal', 'start')
@@ -48,6 +49,7 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     SUBGOALS: ClassVar[dict[str, Subgoal]]
     STARTS: ClassVar[tuple[str, ...]]
     CAMERAS: ClassVar[dict[str, Camera]]
+    MARKS: ClassVar[bool] = False  # draw MetaWorld's coloured marks of the goal
     metadata = {'render_modes': ['rgb_array'], 'render_fps': 20}
 
     def __init__(
@@ -60,12 +62,14 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         if render_mode not in (None, *self.metadata['render_modes']):
             raise unknown('render_mode', render_mode, self.metadata['render_modes'])
         self.render_mode = render_mode
-        self.simulator = make_simulator(self.TASK)
+        self.simulator = self._make_simulator()
         self._state = SimulatorState(self.simulator)
         self._pristine = codec.pack(self._state.collect())
         self._ticks = 0
         self._size = (width, height)
-        self._frames = FrameRenderer(self.simulator.model, IMAGE_SIZE, IMAGE_SIZE)
+        self._frames = FrameRenderer(
+            self.simulator.model, IMAGE_SIZE, IMAGE_SIZE, sites=self.MARKS
+        )
         self._pictures: FrameRenderer | None = None
         picture = spaces.Box(0, 255, (IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
         self.observation_space = spaces.Dict({
@@ -174,13 +178,17 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             )
         if not np.isfinite(action).all():
             raise SimulationError(f'action {action.tolist()} is not finite; expected [-1, 1]')
-        self.simulator.step(np.clip(action, -1, 1))
+        _, _, _, _, seen = self.simulator.step(np.clip(action, -1, 1))
+        self.simulator.success = bool(seen['success'])  # by the task's own criterion
         self._ticks += 1
         return self._info()
 
     def proprioception(self) -> NDArray[np.float32]:
         """Hand x, y, z (metres) and gripper opening (0 to 1); float32 [4]."""
-        return np.asarray(self.simulator._get_curr_obs_combined_no_goal()[:4], np.float32)
+        body = self.simulator.data.body
+        fingers = np.linalg.norm(body('rightclaw').xpos - body('leftclaw').xpos)
+        hand = self.simulator.get_endeff_pos()
+        return np.append(hand, np.clip(fingers / 0.1, 0.0, 1.0)).astype(np.float32)
 
     def render_observation(self) -> Observation:
         """Draw what the robot sees now."""
@@ -196,7 +204,9 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         if renderer is None or (renderer.width, renderer.height) != (width, height):
             if renderer is not None:
                 renderer.close()
-            renderer = FrameRenderer(self.simulator.model, width, height, fine=True)
+            renderer = FrameRenderer(
+                self.simulator.model, width, height, fine=True, sites=self.MARKS
+            )
             self._pictures = renderer
         return renderer.frame(self.simulator.data, self.CAMERAS[camera])
 
@@ -243,14 +253,43 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         """Put the scene into a start named in `STARTS`, drawing from `self.np_random`."""
         raise NotImplementedError
 
-    def _reset_simulator(self) -> None:
-        """MetaWorld's reset, with the objects where `self.np_random` puts them."""
-        # MetaWorld leaves some attributes of the last episode in place.
+    def _make_pristine(self) -> None:
+        """Undo the last episode: MetaWorld's reset leaves some attributes of it in place."""
         self._state.apply(codec.unpack(self._pristine))
+
+    def _make_simulator(self) -> Any:
+        return make_simulator(self.TASK)
+
+    def _reset_simulator(self, hand: NDArray[np.float64] | None = None) -> None:
+        """MetaWorld's reset, with the objects where `self.np_random` puts them.
+
+        Args:
+            hand: where the hand starts, metres [3]; where MetaWorld puts it if left out.
+        """
+        self._make_pristine()
+        if hand is not None:
+            self.simulator.hand_init_pos = np.asarray(hand, np.float64)
         space = self.simulator._random_reset_space
         self.simulator._freeze_rand_vec = True
         self.simulator._last_rand_vec = self.np_random.uniform(space.low, space.high)
         self.simulator.reset()
+
+    def _reset_seeded(self, hand: NDArray[np.float64] | None = None) -> None:
+        """As `_reset_simulator`, where MetaWorld draws until the goal is far from the object."""
+        self._make_pristine()
+        if hand is not None:
+            self.simulator.hand_init_pos = np.asarray(hand, np.float64)
+        reseed(self.simulator, int(self.np_random.integers(2**31)))
+        self.simulator.reset()
+
+    def _somewhere(self) -> NDArray[np.float64]:
+        """A place for the hand above the table, metres; [3]."""
+        return self.np_random.uniform([-0.2, 0.45, 0.1], [0.2, 0.7, 0.3])
+
+    def _set_joint(self, name: str, value: float) -> None:
+        """Move a joint of the scene; the first frames must show where it stands now."""
+        self.simulator.data.joint(name).qpos[0] = value
+        mujoco.mj_forward(self.simulator.model, self.simulator.data)
 
     def _info(self) -> dict[str, Any]:
         achieved = self.achieved()

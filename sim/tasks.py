@@ -22,11 +22,16 @@ def make_simulator(task: str, seed: int = 0) -> Any:
     """
     if task not in ALL_V3_ENVIRONMENTS:
         raise ValueError(f'unknown MetaWorld task {task!r}; expected one of {", ".join(TASKS)}')
-    simulator = ALL_V3_ENVIRONMENTS[task]()
+    return prepare(ALL_V3_ENVIRONMENTS[task](), seed)
+
+
+def prepare(simulator: Any, seed: int) -> Any:
+    """Make a bare MetaWorld environment ready to be stepped, reset with `seed`."""
     simulator._partially_observable = False  # the goal belongs to the observation
     simulator._set_task_called = True
     # MetaWorld raises at its own limit; how long an episode lasts is decided outside.
     simulator.max_path_length = np.iinfo(np.int64).max
+    simulator.success = False  # by the task's own criterion; a step of a scene sets it
     reseed(simulator, seed)
     simulator.reset()
     return simulator

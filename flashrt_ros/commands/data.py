@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -18,7 +19,15 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     generate.add_argument('--env', default='flashrt/Drawer-v0', help='environment')
-    generate.add_argument('--episodes', type=int, default=400, help='how many, old ones included')
+    generate.add_argument(
+        '--suite', choices=('mt50',), help='all that the shipped policy learns, instead of --env'
+    )
+    generate.add_argument(
+        '--episodes', type=int, default=100, help='of each environment, old ones included'
+    )
+    generate.add_argument(
+        '--scene-episodes', type=int, default=200, help='with --suite: of each scene of subgoals'
+    )
     generate.add_argument('--out', required=True, help='folder for the data')
     generate.add_argument(
         '--workers', type=int, default=os.cpu_count() or 1, help='processes that record'
@@ -30,16 +39,21 @@ def run(args: argparse.Namespace) -> int:
     """Do the work; exit code 0."""
     from tqdm import tqdm
 
-    from flashrt_sim.demonstrations import generate
+    from flashrt_sim.demonstrations import Order, Recipe, generate_all, suite
 
     start, recorded, ticks = time.monotonic(), 0, 0
-    finished = generate(args.env, args.episodes, args.out, workers=args.workers, seed=args.seed)
-    for _, length in tqdm(finished, total=args.episodes, unit='episode', smoothing=0.05):
+    if args.suite:
+        orders = suite(args.out, args.episodes, args.scene_episodes)
+    else:
+        orders = [Order(args.env, args.episodes, Path(args.out), Recipe())]
+    total = sum(order.episodes for order in orders)
+    finished = generate_all(orders, workers=args.workers, seed=args.seed)
+    for _, _, length in tqdm(finished, total=total, unit='episode', smoothing=0.05):
         recorded += length > 0
         ticks += length
     seconds = time.monotonic() - start
     print(
-        f'{args.out}: {args.episodes} episodes, {recorded} of them recorded now '
+        f'{args.out}: {total} episodes, {recorded} of them recorded now '
         f'({ticks} ticks in {seconds:.0f} s)'
     )
     return 0

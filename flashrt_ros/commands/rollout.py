@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flashrt_ros.control.types import DELAY, EXECUTE
 from flashrt_ros.errors import FlashrtError
+
+if TYPE_CHECKING:
+    from flashrt_sim.evaluation import Task
 
 
 def add_parser(subparsers: Any) -> None:
@@ -19,6 +25,10 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument('--env', default='flashrt/Drawer-v0', help='environment')
+    parser.add_argument(
+        '--suite', metavar='NAME', help='many tasks instead: mt50, mt50-held-out, mt50-wrong, '
+        'scenes, sequences, interrupts'
+    )  # fmt: skip
     parser.add_argument(
         '--subgoal', action='append', metavar='TEXT', help='may be repeated; all if left out'
     )
@@ -43,12 +53,18 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('--seed', type=int, default=0, help='chooses the evaluation seeds')
     parser.add_argument('--execute', type=int, default=EXECUTE, help='ticks between two chunks')
     parser.add_argument(
-        '--delay', type=int, default=DELAY, help='ticks until a chunk takes effect'
+        '--delay',
+        type=int,
+        default=None,
+        help=f'ticks until a chunk takes effect; mt50 suites: 0, as the benchmark; else {DELAY}',
     )
     parser.add_argument(
         '--workers', type=int, default=os.cpu_count() or 1, help='parallel processes'
     )
-    parser.add_argument('--json', type=Path, metavar='FILE', help='write all results')
+    parser.add_argument(
+        '--json', type=Path, metavar='FILE', help='write all results; a stopped rollout goes on'
+    )
+    parser.add_argument('--sheet', type=Path, metavar='PNG', help='how episodes ended, a picture')
     parser.add_argument('--video', type=Path, metavar='DIR', help='one mp4 for each episode')
 
 
@@ -56,37 +72,78 @@ def run(args: argparse.Namespace) -> int:
     """Do the work; exit code 0 however often the policy succeeded."""
     from tqdm import tqdm
 
-    from flashrt_sim.envs import scene_class
-    from flashrt_sim.evaluation import Goal, Task, find_goal, summarise, table
+    from flashrt_sim.evaluation import summarise, table
+    from flashrt_sim.progress import Progress
     from flashrt_sim.rollout import Deployment, roll_out, write_report
+    from flashrt_sim.suite import group_table, groups
 
+    tasks = chosen(args)
+    for option, path in (('--json', args.json), ('--sheet', args.sheet)):
+        if path and not os.access(path.resolve().parent, os.W_OK):
+            raise FlashrtError(f'{option} {path}: name a file in a folder that can be written')
+    delay = args.delay
+    if delay is None:
+        delay = 0 if (args.suite or '').startswith('mt50') else DELAY
+    if args.execute < 1 or delay < 0:
+        raise FlashrtError('--execute starts at 1 and --delay at 0')
+    deployment = Deployment(args.policy, args.device, args.execute, delay)
+    progress = None
+    if args.json:
+        settings = {**asdict(deployment), 'seed': args.seed, 'limit': args.limit}
+        progress = Progress(args.json, settings)
+    done = progress.done(tasks) if progress else set()
+    results = [r for r in progress.results if r.episode < args.episodes] if progress else []
+    with tempfile.TemporaryDirectory() as folder:
+        ends = Path(folder) if args.sheet else None
+        finished = roll_out(
+            deployment,
+            tasks,
+            args.episodes,
+            seed=args.seed,
+            workers=args.workers,
+            video=args.video,
+            ends=ends,
+            done=done,
+        )
+        total = len(tasks) * args.episodes
+        with tqdm(finished, total=total, initial=len(results), unit='episode') as bar:
+            for result in bar:
+                results.append(result)
+                if progress:
+                    progress.add(result)
+                won = sum(r.success for r in results)
+                bar.set_postfix_str(f'{won}/{len(results)} succeeded', refresh=False)
+        if ends is not None:
+            from flashrt_sim.sheet import draw
+
+            draw(ends, args.sheet)
+    if progress:
+        write_report(args.json, deployment, args.seed, tasks, results)
+        progress.finish()
+    order = {task.key: index for index, task in enumerate(tasks)}
+    ordered = sorted(results, key=lambda r: order[f'{r.environment} {r.start} {r.task}'])
+    rows = summarise(ordered)
+    print(table(rows))
+    if args.suite and args.suite.startswith('mt50'):
+        print('\n' + group_table(groups(rows)))
+    return 0
+
+
+def chosen(args: argparse.Namespace) -> list[Task]:
+    """The tasks that the arguments ask for.
+
+    Raises:
+        SimulationError: for an unknown name.
+    """
+    from flashrt_sim.envs import scene_class
+    from flashrt_sim.evaluation import Goal, Task, find_goal
+    from flashrt_sim.suite import suite_tasks
+
+    if args.suite:
+        return [dataclasses.replace(task, limit=args.limit) for task in suite_tasks(args.suite)]
     texts = args.subgoal or list(scene_class(args.env).SUBGOALS)
     goals = [find_goal(args.env, text) for text in texts]
     if args.told is not None:
         goals = [Goal(goal.subgoal, args.told, control=True) for goal in goals]
-    groups = [tuple(goals)] if args.sequence else [(goal,) for goal in goals]
-    tasks = [Task(args.env, group, args.start, args.limit) for group in groups]
-    if args.json and not os.access(args.json.resolve().parent, os.W_OK):
-        raise FlashrtError(f'--json {args.json}: name a file in a folder that can be written')
-    if args.execute < 1 or args.delay < 0:
-        raise FlashrtError('--execute starts at 1 and --delay at 0')
-    deployment = Deployment(args.policy, args.device, args.execute, args.delay)
-    results, successes = [], 0
-    finished = roll_out(
-        deployment,
-        tasks,
-        args.episodes,
-        seed=args.seed,
-        workers=args.workers,
-        video=args.video,
-    )
-    with tqdm(finished, total=len(tasks) * args.episodes, unit='episode') as progress:
-        for result in progress:
-            results.append(result)
-            successes += result.success
-            progress.set_postfix_str(f'{successes}/{len(results)} succeeded', refresh=False)
-    if args.json:
-        write_report(args.json, deployment, args.seed, tasks, results)
-    ordered = sorted(results, key=lambda r: [t.name for t in tasks].index(r.task))
-    print(table(summarise(ordered)))
-    return 0
+    sequences = [tuple(goals)] if args.sequence else [(goal,) for goal in goals]
+    return [Task(args.env, sequence, args.start, args.limit) for sequence in sequences]

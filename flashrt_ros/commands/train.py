@@ -6,18 +6,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flashrt_ros.commands import train_planner
 from flashrt_ros.errors import FlashrtError
-
-if TYPE_CHECKING:
-    from flashrt_policies.training.data import Demonstrations
-    from flashrt_sim.dataset import EpisodeDataset
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     from flashrt_policies.training import recipe as recipes
     from flashrt_policies.training.run import train
-    from flashrt_sim.dataset import EpisodeDataset
+    from flashrt_sim.dataset import open_all
+    from flashrt_sim.training import demonstrations
 
     recipe = recipes.load(args.recipe)
     device = args.device
@@ -54,10 +49,11 @@ def run(args: argparse.Namespace) -> int:
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if device.startswith('cuda') and not torch.cuda.is_available():
         raise FlashrtError(f'--device {device}: no CUDA device here; want cpu or auto')
-    dataset = EpisodeDataset(args.data)
-    low, high = action_limits(dataset.environment)
-    data = demonstrations(dataset, recipe.horizon)
-    print(f'{len(dataset)} episodes, {len(data)} frames, on {device}', file=sys.stderr)
+    datasets = open_all(args.data)
+    low, high = action_limits(datasets[0].environment)
+    data = demonstrations(datasets, recipe.horizon)
+    episodes = sum(len(dataset) for dataset in datasets)
+    print(f'{episodes} episodes, {len(data)} ticks, on {device}', file=sys.stderr)
     args.out.mkdir(parents=True, exist_ok=True)
     history = train(recipe, data, low, high, args.out, device, args.resume, args.until)
     print(
@@ -78,32 +74,3 @@ def action_limits(environment: str) -> tuple[tuple[float, ...], tuple[float, ...
     space = gymnasium.make(environment).action_space
     assert isinstance(space, gymnasium.spaces.Box)
     return tuple(map(float, space.low)), tuple(map(float, space.high))
-
-
-def demonstrations(dataset: EpisodeDataset, horizon: int) -> Demonstrations:
-    """Read a whole data set into flat arrays; episodes are unpacked by several threads."""
-    import numpy as np
-
-    from flashrt_policies.training.data import Demonstrations
-    from flashrt_ros.control.text import encode
-
-    def rows(wordings: tuple[str, ...]) -> np.ndarray:
-        return np.stack([encode(text) for text in wordings]) if wordings else np.zeros((0, 0))
-
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        episodes = list(pool.map(dataset.__getitem__, range(len(dataset))))
-    skills = range(len(dataset.subgoals))
-    return Demonstrations(
-        images={
-            camera: np.concatenate([episode.pixels[camera] for episode in episodes])
-            for camera in dataset.cameras
-        },
-        proprio=np.concatenate([episode.agent_pos for episode in episodes]),
-        actions=np.concatenate([episode.action for episode in episodes]),
-        episode=np.repeat(np.arange(len(episodes)), [len(episode) for episode in episodes]),
-        skill=np.concatenate([episode.subgoal for episode in episodes]).astype(np.int64),
-        ahead=np.concatenate([e.chunks(horizon)[1].sum(1) for e in episodes]).astype(np.int64),
-        skills=dataset.subgoals,
-        wordings=[rows(dataset.wordings(skill)) for skill in skills],
-        held_out=[rows(dataset.held_out(skill)) for skill in skills],
-    )

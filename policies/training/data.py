@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,12 +20,21 @@ class DataError(FlashrtError):
     """Demonstrations whose arrays do not fit together, or that hold NaN."""
 
 
+class Pictures(Protocol):
+    """Pictures that are still in files; only the training device ever holds them whole."""
+
+    shape: tuple[int, ...]
+
+    def load(self, device: torch.device) -> Tensor:
+        """Read all of them; uint8 [F, H, W, 3] on `device`."""
+
+
 @dataclass
 class Demonstrations:
-    """Frames of all episodes, one after another.
+    """Ticks of all episodes, one after another, and the pictures taken at some of them.
 
     Attributes:
-        images: camera name -> uint8 [N, H, W, 3].
+        images: camera name -> uint8 [F, H, W, 3], in memory or still in files.
         proprio: float32 [N, P].
         actions: float32 [N, A], the clean expert's action at each frame.
         episode: int64 [N], increasing.
@@ -35,9 +45,10 @@ class Demonstrations:
         skills: canonical instruction of each skill.
         wordings: per skill the instruction rows to train on, int32 [K, L].
         held_out: per skill the instruction rows kept out of training, int32 [K, L]; may be empty.
+        seen: int64 [F], the tick of each picture; every tick has one if left out.
     """
 
-    images: Mapping[str, np.ndarray]
+    images: Mapping[str, np.ndarray | Pictures]
     proprio: np.ndarray
     actions: np.ndarray
     episode: np.ndarray
@@ -46,6 +57,7 @@ class Demonstrations:
     skills: Sequence[str]
     wordings: Sequence[np.ndarray]
     held_out: Sequence[np.ndarray] = field(default_factory=list)
+    seen: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.episode)
@@ -65,10 +77,18 @@ class Demonstrations:
             'skill': self.skill,
             'ahead': self.ahead,
         }
-        arrays |= {f'images[{name!r}]': array for name, array in self.images.items()}
         for name, array in arrays.items():
             if len(array) != count:
                 raise DataError(f'{name} has {len(array)} frames; want {count}, as episode has')
+        pictures = count if self.seen is None else len(self.seen)
+        for name, images in self.images.items():
+            if images.shape[0] != pictures:
+                raise DataError(
+                    f'images[{name!r}] has {images.shape[0]} frames; want {pictures}, as '
+                    f'{"episode" if self.seen is None else "seen"} has'
+                )
+        if self.seen is not None and ((self.seen < 0) | (self.seen >= count)).any():
+            raise DataError(f'seen leaves the data; want ticks from 0 to {count - 1}')
         for name in ('proprio', 'actions'):
             if not np.isfinite(arrays[name]).all():
                 raise DataError(f'{name} holds NaN or infinity; want finite numbers')
@@ -139,12 +159,14 @@ class Frames:
                     f'there are no images of camera {camera!r}; want {", ".join(cameras)}'
                 )
         self.device, self.horizon = device, horizon
-        self.images = [_tensor(data.images[name], device) for name in cameras]
-        self.proprio = _tensor(data.proprio, device)
-        self.actions = _tensor(data.actions, device)
-        self.skill = _tensor(data.skill, device)
-        self.episode = _tensor(data.episode, device)
-        self.ahead = _tensor(data.ahead, device)
+        self.images = [_pictures(data.images[name], device) for name in cameras]
+        seen = np.arange(len(data)) if data.seen is None else data.seen
+        self.seen = _tensor(seen, device)  # [F] -> tick
+        self.actions = _tensor(data.actions, device)  # [N, A]
+        self.proprio = _tensor(data.proprio[seen], device)
+        self.skill = _tensor(data.skill[seen], device)
+        self.episode = _tensor(data.episode[seen], device)
+        self.ahead = _tensor(data.ahead[seen], device)
         self.words, self.word_counts = _pad(data.wordings, device)
         self.held_out = None
         if len(data.held_out) and all(len(rows) for rows in data.held_out):
@@ -152,11 +174,12 @@ class Frames:
         draw = np.random.default_rng(seed)
         names = np.unique(data.episode)
         kept = draw.permutation(names)[: max(1, round(validation * len(names)))]
-        held = np.isin(data.episode, kept) if validation > 0 else np.zeros(len(data), bool)
-        example = data.ahead > 0
+        held = np.isin(data.episode[seen], kept) & (validation > 0)
+        example = data.ahead[seen] > 0
         self.validation = _tensor(np.flatnonzero(held & example), device)
         train = np.flatnonzero(~held & example)
-        by_skill = [train[data.skill[train] == i] for i in range(len(data.skills))]
+        skill = data.skill[seen][train]
+        by_skill = [train[skill == i] for i in range(len(data.skills))]
         if any(len(frames) == 0 for frames in by_skill):
             missing = next(i for i, frames in enumerate(by_skill) if len(frames) == 0)
             raise DataError(
@@ -179,7 +202,7 @@ class Frames:
         steps = torch.arange(self.horizon, device=self.device)  # [T]
         ahead = self.ahead[index][:, None]  # [B, 1]
         # Beyond the last true action it is repeated, so that no foreign label is ever shown.
-        ticks = index[:, None] + torch.minimum(steps, ahead - 1)  # [B, T]
+        ticks = self.seen[index][:, None] + torch.minimum(steps, ahead - 1)  # [B, T]
         skill = self.skill[index]
         return Batch(
             images=torch.stack([images[index] for images in self.images], dim=1),
@@ -206,12 +229,16 @@ class Frames:
         found = {}
         for name, values, least in (
             ('proprio', self.proprio[self.order], 0.02),
-            ('action', self.actions[self.order], 0.05),
+            ('action', self.actions[self.seen[self.order]], 0.05),
         ):
             found[f'{name}_mean'] = values.double().mean(0).float()
             spread = values.double().std(0, correction=0).float()
             found[f'{name}_std'] = spread.clamp(min=least)
         return found
+
+
+def _pictures(images: np.ndarray | Pictures, device: torch.device) -> Tensor:
+    return _tensor(images, device) if isinstance(images, np.ndarray) else images.load(device)
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,17 @@ def spec_of(
     data: Demonstrations, horizon: int, low: tuple[float, ...], high: tuple[float, ...]
 ) -> PolicySpec:
     """Return the specification of a policy for these demonstrations and action limits."""
-    image = next(iter(data.images.values()))
+    image = next(iter(data.images.values())).shape
     return PolicySpec(
         cameras=tuple(data.images),
-        image_hw=(int(image.shape[1]), int(image.shape[2])),
+        image_hw=(int(image[1]), int(image[2])),
         proprio_dim=int(data.proprio.shape[1]),
         action_dim=int(data.actions.shape[1]),
         horizon=horizon,
         subgoal_length=int(data.wordings[0].shape[1]),
         action_low=low,
         action_high=high,
-        skills=tuple(data.skills),
+        skills=tuple(dict.fromkeys(data.skills)),
     )
 
 
@@ -83,7 +83,7 @@ def train(
         'torch': torch.__version__,
         'frames': len(data),
         'episodes': int(len(set(data.episode.tolist()))),
-        'frames_per_skill': dict(zip(data.skills, frames.counts.tolist(), strict=True)),
+        'frames_per_skill': _per_skill(data.skills, frames.counts.tolist()),
         'ambiguous_without_text': round(ambiguity(frames), 4),
         'steps': trainer.done,
         'seconds': round(trainer.seconds, 1),
@@ -95,6 +95,14 @@ def train(
     if trainer.done == recipe.train.steps:
         export(out / 'checkpoint', trainer.average, recipe.dtype)
     return history
+
+
+def _per_skill(skills: Sequence[str], counts: Sequence[int]) -> dict[str, int]:
+    """Frames of each instruction; some are learned in more than one scene."""
+    found: dict[str, int] = {}
+    for skill, count in zip(skills, counts, strict=True):
+        found[skill] = found.get(skill, 0) + count
+    return found
 
 
 def exact(device: torch.device) -> None:

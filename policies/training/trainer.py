@@ -24,7 +24,7 @@ from flashrt_policies.flow_vla.config import RecipeError
 from flashrt_policies.flow_vla.model import FlowVLA
 from flashrt_policies.training import state
 from flashrt_policies.training.data import Frames
-from flashrt_policies.training.objective import flow_loss
+from flashrt_policies.training.objective import flow_loss, velocity
 from flashrt_policies.training.recipe import Recipe
 from flashrt_policies.training.validate import action_errors
 
@@ -73,6 +73,7 @@ class Trainer:
             fused=self.device.type == 'cuda',
         )
         self.generator = torch.Generator(self.device)
+        self._network = torch.compile(velocity, dynamic=False) if train.compile else velocity
         self.done = 0  # steps taken
         self.seconds = 0.0
         self.losses: list[dict[str, float]] = []
@@ -99,7 +100,9 @@ class Trainer:
         batch = self.frames.sample(train.batch, self.generator)
         lower = train.autocast == 'bfloat16' and self.device.type == 'cuda'
         with torch.autocast(self.device.type, torch.bfloat16, enabled=lower):
-            loss = flow_loss(self.model, batch, recipe.augment, recipe.loss, self.generator)
+            loss = flow_loss(
+                self.model, batch, recipe.augment, recipe.loss, self.generator, self._network
+            )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)

@@ -83,6 +83,7 @@ def made_up(ticks, ends, pushed):
         achieved=flags[1],
         perturbed=flags[1],
         segment_end=flags[0],
+        seen=np.arange(ticks, dtype=np.int32),
     )
 
 

@@ -120,7 +120,7 @@ def test_summary_counts():
     """One row for each task and start, rates and ticks of the successes alone."""
 
     def result(task, success, ticks):
-        return Result(task, 'standard', 0, 0, success, ticks, (), 1, 0, 0)
+        return Result(DRAWER, task, 'standard', 0, 0, success, ticks, (), 1, 0, 0)
 
     rows = summarise([result('a', True, 10), result('a', False, 500), result('b', False, 500)])
     assert [(r['task'], r['successes'], r['episodes']) for r in rows] == [('a', 1, 2), ('b', 0, 1)]

@@ -1,0 +1,73 @@
+"""Results of a rollout as they come, one JSON line each, so that a stopped rollout goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .errors import SimulationError
+from .evaluation import Result, Stage, Task
+
+
+class Progress:
+    """The file beside a report that holds what is finished; removed when all is.
+
+    Args:
+        report: the report's file; the lines go to the same name with `.part` behind it.
+        settings: what must be the same for two rollouts to be one (deployment, seed).
+
+    Raises:
+        SimulationError: the file belongs to a rollout with other settings, or is no such file.
+    """
+
+    def __init__(self, report: Path, settings: dict[str, Any]) -> None:
+        self.path = report.with_name(report.name + '.part')
+        self.results: list[Result] = []
+        head = json.dumps(settings, sort_keys=True)
+        lines = self.path.read_text('utf-8').split('\n') if self.path.exists() else []
+        if not lines:
+            self.path.write_text(head + '\n', 'utf-8')
+            return
+        if lines[0] != head:
+            raise SimulationError(
+                f'{self.path} belongs to a rollout with other settings; remove it or name '
+                'another file'
+            )
+        # The last line is empty, or what a kill cut short: its episode is run again.
+        whole = lines[1:-1]
+        self.results = [_result(self.path, line) for line in whole]
+        self.path.write_text('\n'.join([head, *whole, '']), 'utf-8')
+
+    def done(self, tasks: Sequence[Task]) -> set[tuple[str, int]]:
+        """(task's key, number) of the finished episodes of `tasks`."""
+        keys = {(task.environment, task.start, task.name): task.key for task in tasks}
+        found = set()
+        for result in self.results:
+            key = keys.get((result.environment, result.start, result.task))
+            if key is not None:
+                found.add((key, result.episode))
+        return found
+
+    def add(self, result: Result) -> None:
+        """Remember one more result, on the disk too."""
+        self.results.append(result)
+        with self.path.open('a', encoding='utf-8') as file:
+            file.write(json.dumps(asdict(result), ensure_ascii=False) + '\n')
+
+    def finish(self) -> None:
+        """The report is written; nothing is left to go on with."""
+        self.path.unlink(missing_ok=True)
+
+
+def _result(path: Path, line: str) -> Result:
+    try:
+        values = json.loads(line)
+        stages = tuple(Stage(**stage) for stage in values.pop('stages'))
+        return Result(stages=stages, **values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SimulationError(
+            f'{path} holds a line that is no result ({error}); remove it'
+        ) from None
