@@ -15,7 +15,9 @@ from flashrt_ros.errors import FlashrtError
 
 BENCHES: dict[str, str] = {
     'capsule': 'snapshot, restore, rollback, fork and tiers of capsules',
+    'policy': 'a chunk of actions of π0, π0.5 and SmolVLA, and the start of a policy',
     'planner': 'a prompt, a resumed prompt and a token of the language model',
+    'decide': 'many questions on one state in one pass',
 }
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flashrt_policies.vla.text import Prefix
 
 THETA = 10_000.0  # base of the rotary positions, in all three
+BUCKET = 64  # prompts are padded to multiples of it
 
 
 class Network:
@@ -132,6 +133,12 @@ class Network:
             index = torch.where(index >= self.prefix_tokens - self.trailing, behind, index)
         return index.int()
 
+    def buckets(self) -> tuple[int, ...]:
+        """Return the prompt lengths that a prefix is captured for, rising; the last is all."""
+        if self.trailing:
+            return (self.prompt,)
+        return (*range(BUCKET, self.prompt, BUCKET), self.prompt)
+
     def fill(
         self, features: Tensor, words: Tensor, length: Tensor, state: Tensor, kv: Tensor
     ) -> None:
@@ -139,21 +146,20 @@ class Network:
 
         Args:
             features: [V * N, W].
-            words: int32 [n], prompt tokens, whatever behind `length`.
+            words: int32 [n], prompt tokens, whatever behind `length`; n is one of `buckets`, and
+                what a longer prompt would fill stays as it is, unseen.
             length: int64 [1], tokens of the prompt that count.
             state: float32 [P], normalised, zeros behind its end.
             kv: see `kv_shape`; the prefix's rows are written.
         """
         x = self.embed(features, words, state)
-        keys, values = self._caches(kv)
-        self.prefix(x, self.table, self.positions(length), self.ranks(length), keys, values)
-        self._after_prefix(keys, values, kv)
+        rows = x.shape[0]
+        keys, values = [layer[0, :rows] for layer in kv], [layer[1, :rows] for layer in kv]
+        places, ranks = self.positions(length)[:rows], self.ranks(length)[:rows]
+        self.prefix(x, self.table, places, ranks, keys, values)
+        self._after_prefix(keys, values)
 
-    def _caches(self, kv: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        rows = self.prefix_tokens
-        return [layer[0, :rows] for layer in kv], [layer[1, :rows] for layer in kv]
-
-    def _after_prefix(self, keys: list[Tensor], values: list[Tensor], kv: Tensor) -> None:
+    def _after_prefix(self, keys: list[Tensor], values: list[Tensor]) -> None:
         """Do what is left to do with the prefix's keys; nothing, as a rule."""
 
     def denoise(

@@ -12,6 +12,7 @@ on the host the prompt that the keys are of. Everything else is written before i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -100,13 +101,14 @@ class VlaPolicy:
         self.previous = ctx.buffer('vla/previous', (spec.horizon, sizes.action), wide)
         self.pacing = ctx.buffer('vla/pace', (2,), whole)
         self.action = ctx.buffer('vla/action', (spec.horizon, spec.action_dim), wide)
-        self._vision, self._prefix, self._denoise = self._capture(ctx)
+        self._capture(ctx)
         self._ran: list[str] = []  # graphs run since the newest chunk
         self._last: tuple[str, ...] = ()  # and those it took
+        self._room = max(net.buckets())  # prompt tokens the prefix ran for
         self._prompt = ''  # what the keys and values are of
         self._forget()
 
-    def _capture(self, ctx: Context) -> tuple[Plan, Plan, Plan]:
+    def _capture(self, ctx: Context) -> None:
         net, used = self._parts.network, self.spec.action_dim
         images = [buffer.tensor for buffer in self.images.values()]
         gain, shift = (
@@ -117,10 +119,10 @@ class VlaPolicy:
         def vision() -> None:
             self.features.tensor.copy_(net.vision(images))
 
-        def prefix() -> None:
+        def prefix(tokens: int) -> None:
             net.fill(
-                self.features.tensor, self.words.tensor, self.length.tensor, self.state.tensor,
-                self.kv.tensor,
+                self.features.tensor, self.words.tensor[:tokens], self.length.tensor,
+                self.state.tensor, self.kv.tensor,
             )  # fmt: skip
 
         def denoise() -> None:
@@ -135,22 +137,25 @@ class VlaPolicy:
             self.action.tensor.copy_(x[:, :used] * gain + shift)
 
         key = ShapeKey(views=len(images), steps=net.steps, horizon=net.horizon)
-        state, length, kv = self.state, self.length, self.kv
-        plans = []
-        for name, fn, reads, writes in (
-            ('vision', vision, tuple(self.images.values()), (self.features,)),
-            ('prefix', prefix, (self.features, self.words, length, state), (kv,)),
-            (
-                'denoise', denoise, (length, state, self.seed),
-                (kv, self.counter, self.chunk, self.previous, self.pacing, self.action),
-            ),
-        ):  # fmt: skip
-            graph = ctx.graph(f'vla/{name}', reads=reads, writes=writes)
-            graph.capture(key, fn)
-            plan = Plan(ctx, f'vla/{name}')
-            plan.add(name, graph, key)
-            plans.append(plan)
-        return plans[0], plans[1], plans[2]
+        graph = ctx.graph('vla/vision', self.images, {'features': self.features})
+        graph.capture(key, vision)
+        self._vision = Plan(ctx, 'vla/vision')
+        self._vision.add('vision', graph, key)
+        common = (self.length, self.state)
+        graph = ctx.graph('vla/prefix', (self.features, self.words, *common), (self.kv,))
+        self._prefix: dict[int, Plan] = {}  # prompt tokens it has room for -> plan
+        for room in net.buckets():
+            exact = ShapeKey(views=len(images), words=room)
+            graph.capture(exact, functools.partial(prefix, room))
+            self._prefix[room] = Plan(ctx, f'vla/prefix/{room}')
+            self._prefix[room].add('prefix', graph, exact)
+        graph = ctx.graph(
+            'vla/denoise', (*common, self.seed),
+            (self.kv, self.counter, self.chunk, self.previous, self.pacing, self.action),
+        )  # fmt: skip
+        graph.capture(key, denoise)
+        self._denoise = Plan(ctx, 'vla/denoise')
+        self._denoise.add('denoise', graph, key)
 
     def preprocess(
         self, images: Mapping[str, np.ndarray], proprio: np.ndarray
@@ -170,7 +175,7 @@ class VlaPolicy:
         for buffer in (*self.images.values(), self.state):
             buffer.write(ready[buffer.name])
         self._seen, self._stale = ready['normalised'], True
-        self._vision.run()
+        self.replay_vision()
         self._ran = ['vision']
 
     def pace(self, elapsed: int, delay: int) -> None:
@@ -180,7 +185,7 @@ class VlaPolicy:
     def plan(self) -> np.ndarray:
         """Run what has changed, and the denoiser; return the chunk, float32 [horizon, A]."""
         self.plan_prefix()
-        self._denoise.run()
+        self.replay_denoise()
         self._last, self._ran = (*self._ran, 'denoise'), []
         return self.action.tensor.to('cpu', copy=True).numpy()
 
@@ -194,9 +199,28 @@ class VlaPolicy:
         row[: tokens.size] = tokens
         self.words.write(row)
         self.length.write(torch.tensor([tokens.size], dtype=torch.int64))
-        self._prefix.run()
+        self._room = next(room for room in self._prefix if room >= tokens.size)
+        self.replay_prefix()
         self._prompt, self._stale = prompt, False
         self._ran.append('prefix')
+
+    def replay_vision(self) -> None:
+        """Run the image tower on what the image buffers hold."""
+        self._vision.run()
+
+    def replay_prefix(self) -> None:
+        """Run the prefix on the prompt that it ran on last."""
+        self._prefix[self._room].run()
+
+    def replay_denoise(self) -> None:
+        """Run all Euler steps on new noise."""
+        self._denoise.run()
+
+    def replay(self) -> None:
+        """Run the three graphs on what the buffers hold; does not wait for them."""
+        self.replay_vision()
+        self.replay_prefix()
+        self.replay_denoise()
 
     @property
     def ran(self) -> tuple[str, ...]:

@@ -1,0 +1,184 @@
+"""`flashrt bench policy`: what one chunk of actions costs, at full size with random weights.
+
+A row's figure is the three graphs (images to tokens, prefix, all Euler steps), the images on the
+device; `spread.host` is the same from an observation in the host's memory to a chunk there. The
+floor is the larger of operations over the rate of a large matrix product and bytes over the rate
+of a large copy, for the prefix and for each step, both rates measured in the same run.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+
+from flashrt_ros.bench import policy_peers, policy_ready, report
+from flashrt_ros.bench.policy_models import PROMPTS, STEPS, TASK, Measured, operations
+from flashrt_ros.bench.report import Row
+
+PEERS = policy_peers.PEERS
+WORKS = (('pi05', 1), ('pi05', 2), ('pi05', 3), ('pi0', 2), ('smolvla', 2))
+REPLAYS = 10_000  # of which none may allocate
+
+Log = Callable[[str], None]
+
+
+def name(family: str, views: int) -> str:
+    """Return the id of a work: 'pi05 2views'."""
+    return f'{family} {views}view{"s" if views > 1 else ""}'
+
+
+def rates(device: str) -> dict[str, float]:
+    """Return what the device reaches: operations and bytes a second."""
+    if device == 'cpu':
+        return {}
+    a, b = torch.randn(2, 8192, 8192, device=device, dtype=torch.bfloat16)
+    copy_from, copy_to = torch.empty(2, 2**30, dtype=torch.uint8, device=device)
+    wait = torch.cuda.synchronize
+    product = report.timed(lambda: a @ b, wait, 10).p50
+    copied = report.timed(lambda: copy_to.copy_(copy_from), wait, 10).p50
+    return {'operations': 2 * 8192**3 / product * 1e6, 'bytes': 2 * 2**30 / copied * 1e6}
+
+
+def floor(measured: Measured, rate: dict[str, float]) -> dict[str, object]:
+    """Return what no implementation is below, milliseconds."""
+    if not rate:
+        return {}
+    room = PROMPTS[measured.family]
+    work = operations(measured.sizes, measured.family, measured.views, room)
+    prefix, step = (
+        max(work[f'{part} operations'] / rate['operations'], work[f'{part} bytes'] / rate['bytes'])
+        for part in ('prefix', 'step')
+    )
+    how = (
+        f'prefix of {work["prefix operations"] / 1e12:.2f} TFLOP and {STEPS} steps of '
+        f'{work["step bytes"] / 1e9:.2f} GB, at {rate["operations"] / 1e12:.0f} TFLOP/s and '
+        f'{rate["bytes"] / 1e12:.2f} TB/s'
+    )
+    return {'value': round((prefix + STEPS * step) * 1e3, 3), 'how': how}
+
+
+def timing(measured: Measured, call: Callable[[], object], runs: int) -> dict[str, float]:
+    """Return a median and its spread, milliseconds."""
+    warm = 1 if measured.ctx.device.type == 'cpu' else 10
+    times = report.timed(call, measured.wait, runs, warm=warm)
+    found = times.spread()
+    return {key: round(value / (1 if key == 'runs' else 1e3), 4) for key, value in found.items()}
+
+
+def chunk_rows(
+    family: str, views: int, device: str, rate: dict[str, float], runs: int, float8: bool = False
+) -> list[Row]:
+    """The whole chunk, and what a new prompt costs when nothing new was seen."""
+    measured = Measured(family, views, device, float8=float8)
+    first = measured.act()
+    measured.ctx.freeze()
+    work = name(family, views) + (' float8' if float8 else '')
+    with measured.ctx.guard_allocations():
+        whole = timing(measured, measured.replay, runs)
+    whole['host'] = timing(measured, measured.act, max(3, runs // 4))['p50']
+    whole['identical'] = float(identical(measured, first))
+    rows = [Row(work, whole['p50'], 'ms', floor=floor(measured, rate), spread=whole)]
+    tasks = [TASK[: PROMPTS[family] - 2] + letter for letter in 'ab']
+    turn = [0]
+
+    def reprompt() -> None:
+        turn[0] += 1
+        measured.say(tasks[turn[0] % 2])
+        measured.policy.plan()
+
+    rows.append(Row(f'{work} new prompt', 0.0, 'ms', spread=timing(measured, reprompt, runs)))
+    rows[-1].ours = rows[-1].spread['p50']
+    policy = measured.policy
+    for part, call in (
+        ('images', policy.replay_vision), ('prefix', policy.replay_prefix),
+        ('steps', policy.replay_denoise),
+    ):  # fmt: skip
+        rows[0].spread[part] = timing(measured, call, runs)['p50']
+    return rows
+
+
+def identical(measured: Measured, first: np.ndarray) -> bool:
+    """Whether a reset gives the first chunk again, bit by bit."""
+    measured.policy.reset(0)
+    return bool(np.array_equal(measured.act(), first))
+
+
+def allocation_row(device: str, replays: int) -> Row:
+    """Allocations of the device's allocator over many chunks."""
+    measured = Measured('smolvla', 1, device)
+    measured.act()
+    measured.ctx.freeze()
+    for _ in range(3):
+        measured.replay()
+    measured.wait()
+    with measured.ctx.backend.guard_allocations(lambda: True) as seen:
+        for index in range(replays):
+            measured.replay()
+            if index % 64 == 0:
+                measured.wait()
+        measured.wait()
+    found = Row('allocations', float(len(seen)), 'count')
+    found.spread = {'replays': float(replays)}
+    return found
+
+
+def cosine_rows(device: str, family: str = 'pi05', views: int = 2) -> list[Row]:
+    """One minus the cosine of a chunk to the same in another precision, worst of its actions."""
+    chunks = {}
+    for kind, dtype, float8 in (
+        ('bfloat16', torch.bfloat16, False), ('float8', torch.bfloat16, True),
+        ('float32', torch.float32, False),
+    ):  # fmt: skip
+        measured = Measured(family, views, device, dtype, float8)
+        chunks[kind] = measured.act()
+        del measured
+        release(device)
+    return [
+        Row(f'{name(family, views)} {a} off {b}', round(off(chunks[a], chunks[b]), 6), '1-cosine')
+        for a, b in (('bfloat16', 'float32'), ('float8', 'bfloat16'))
+    ]
+
+
+def off(a: np.ndarray, b: np.ndarray) -> float:
+    """Return one minus the smallest cosine of two chunks' actions."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    cosine = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+    return float(1 - cosine.min())
+
+
+def release(device: str) -> None:
+    """Give the memory of the policy before back."""
+    gc.collect()
+    if device != 'cpu':
+        torch.cuda.empty_cache()
+
+
+def measure(device: str = 'cpu', peers: Iterable[str] = PEERS, log: Log = print) -> list[Row]:
+    """All rows of the benchmark."""
+    cpu = device == 'cpu'
+    runs = 3 if cpu else 200
+    rate = rates(device)
+    rows: list[Row] = []
+    for family, views in WORKS:
+        log(f'{name(family, views)} ...')
+        rows += chunk_rows(family, views, device, rate, runs)
+        release(device)
+    if not cpu and torch.cuda.get_device_capability() >= (8, 9):
+        rows += chunk_rows('pi05', 2, device, rate, runs, float8=True)
+        release(device)
+        rows += cosine_rows(device)
+    rows.append(allocation_row(device, 20 if cpu else REPLAYS))
+    release(device)
+    rows += policy_ready.rows(device)
+    policy_peers.compare(rows, device, tuple(peers), log)
+    return rows
+
+
+if __name__ == '__main__':
+    from flashrt_ros.cli import main
+
+    raise SystemExit(main(['bench', 'policy', *sys.argv[1:]]))

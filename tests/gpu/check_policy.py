@@ -1,0 +1,271 @@
+"""One run on an NVIDIA GPU: are the VLA policies right there, and what do they cost?
+
+    python tests/gpu/check_policy.py OUTDIR [--only PART ...] [--tiny]
+
+Writes OUTDIR/policy.txt (what is printed) and OUTDIR/policy.json. Parts: kernels, fixtures, full,
+profile, cosine, sweep, ready. A part that raises is reported and the next one runs; the exit code
+counts the parts that failed. With `--tiny` it runs on the CPU at toy sizes, to try the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = ROOT / 'tests' / 'policies_vla'
+sys.path.insert(0, str(CASES))
+from flashrt_ros.bench import policy as bench  # noqa: E402
+from flashrt_ros.bench import policy_ready  # noqa: E402
+from flashrt_ros.bench.policy_models import Measured  # noqa: E402
+
+results: dict[str, Any] = {}
+lines: list[str] = []
+device = 'cuda'
+
+
+def say(*words: object) -> None:
+    """Print, and keep for the report."""
+    lines.append(' '.join(map(str, words)))
+    print(lines[-1], flush=True)
+
+
+def kernels() -> None:
+    """Every kernel against float64, over odd shapes."""
+    environment = dict(os.environ, TRITON_INTERPRET='1') if device == 'cpu' else dict(os.environ)
+    for dtype in ('float32', 'bfloat16'):
+        done = subprocess.run(
+            [sys.executable, str(CASES / 'vla_kernel_cases.py'), device, dtype, '0'],
+            capture_output=True, text=True, env=environment,
+        )  # fmt: skip
+        say(dtype, 'exit', done.returncode)
+        for line in done.stdout.splitlines():
+            if line.startswith('FAIL') or dtype == 'bfloat16':
+                say(' ', line)
+        if done.returncode:
+            say(done.stderr[-1200:])
+            results.setdefault('failed kernels', []).append(dtype)
+
+
+def fixtures() -> None:
+    """The committed folders on this device: float32 against lerobot's numbers, then bfloat16."""
+    from flashrt_policies.vla import load as loader
+    from vla_cases import FAMILIES, FIXTURES, expected
+
+    from flashrt_policies import registry
+    from flashrt_ros.contract.context import Context
+    from flashrt_ros.control.mailbox import Mailbox
+    from flashrt_ros.control.text import encode
+
+    for family in FAMILIES:
+        for dtype in (torch.float32, torch.bfloat16):
+            path = FIXTURES / family
+            ctx = Context(device)
+            mailbox = Mailbox(ctx, registry.spec(path).subgoal_length)
+            config = json.loads((path / 'config.json').read_text())
+            policy = loader.load(path, config, ctx, mailbox.port, dtype)
+            arrays, tasks = expected(str(path))
+            policy.reset(0)
+            mailbox.post(encode(tasks[0], mailbox.length))
+            mailbox.flip()
+            images = {name: arrays[f'0/{name}'].numpy() for name in policy.spec.cameras}
+            policy.observe(images, arrays['0/state'].numpy())
+            policy.plan_prefix()
+            policy.chunk.tensor.copy_(arrays['0/noise'])
+            net = policy._parts.network
+            with torch.no_grad():
+                net.denoise(
+                    policy.chunk.tensor, policy.length.tensor, policy.state.tensor,
+                    policy.kv.tensor, policy.previous.tensor, policy.pacing.tensor,
+                )  # fmt: skip
+            used = policy.spec.action_dim
+            found = policy.chunk.tensor.cpu()[:, :used].numpy()
+            want = arrays['0/chunk'].numpy()
+            say(family, dtype, 'off', np.abs(found - want).max(), '1-cos', bench.off(found, want))
+            results[f'{family} {dtype} off'] = float(np.abs(found - want).max())
+
+
+def full() -> None:
+    """Every work at full size: parts, spread, identical replays."""
+    rate = bench.rates(device)
+    results['rates'] = rate
+    say('rates', rate)
+    runs = 3 if device == 'cpu' else 60
+    for family, views in bench.WORKS:
+        began = time.time()
+        for row in bench.chunk_rows(family, views, device, rate, runs):
+            say(row.work, row.ours, row.spread, row.floor.get('value'))
+            results[row.work] = [row.ours, row.spread, row.floor]
+        say('  took', round(time.time() - began, 1), 's')
+        bench.release(device)
+
+
+def float8() -> None:
+    """π0.5 with the expert in one byte a number."""
+    for row in bench.chunk_rows('pi05', 2, device, {}, 3 if device == 'cpu' else 60, float8=True):
+        say(row.work, row.ours, row.spread)
+        results[row.work] = [row.ours, row.spread]
+
+
+def profile() -> None:
+    """Where the time of a chunk goes, by kernel."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for family in ('pi05', 'smolvla'):
+        measured = Measured(family, 2, device)
+        measured.act()
+        for part in ('vision', 'prefix', 'denoise'):
+            run = getattr(measured.policy, f'replay_{part}')
+            for _ in range(3):
+                run()
+            measured.wait()
+            kinds = [ProfilerActivity.CPU]
+            if device == 'cuda':
+                kinds.append(ProfilerActivity.CUDA)
+            with profile(activities=kinds) as found:
+                for _ in range(3):
+                    run()
+                measured.wait()
+            rows = [
+                (e.self_device_time_total / 3e3, e.count // 3, e.key[:70])
+                for e in found.key_averages()
+                if e.self_device_time_total > 0
+            ]
+            rows.sort(reverse=True)
+            say(family, part, 'busy', round(sum(r[0] for r in rows), 3), 'ms in',
+                sum(r[1] for r in rows), 'kernels')  # fmt: skip
+            for spent, count, name in rows[:12]:
+                say(f'   {spent:8.3f} ms {count:5d} x {spent / max(count, 1) * 1e3:7.2f} us {name}')
+        del measured
+        bench.release(device)
+
+
+def cosine() -> None:
+    """bfloat16 and float8 against the precision above."""
+    for row in bench.cosine_rows(device):
+        say(row.work, row.ours)
+        results[row.work] = row.ours
+
+
+def sweep() -> None:
+    """Few-row products at full size: tile widths and depths, each in a graph of its own."""
+    from unittest import mock
+
+    from flashrt_policies.kernels import vla_linear_triton as kernels
+    from flashrt_policies.kernels.vla_matrix import Matrix, quantised
+
+    def new(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=device, dtype=torch.bfloat16) * 0.05
+
+    scale = torch.ones(4096, device=device)
+    for end, width, depth in (
+        ('gated', 8192, 1024), ('add', 1024, 4096), ('add', 1024, 2048), ('store', 2560, 1024),
+    ):  # fmt: skip
+        copies = [new(width, depth) for _ in range(12)]
+        for float8 in (False, True):
+            weights = [quantised(w) if float8 else Matrix(w) for w in copies]
+            x = new(50, depth)
+            out = new(50, width // 2 if end == 'gated' else width)
+            for n, k, deep in (
+                (64, 128, 4), (32, 128, 5), (16, 128, 5), (16, 256, 4), (32, 256, 3), (64, 64, 6),
+            ):  # fmt: skip
+                if end == 'gated' and n < 32:
+                    continue
+                patches = (
+                    mock.patch.object(kernels, 'WIDTHS', (n,)),
+                    mock.patch.object(kernels, 'BUSY', 0.0),
+                    mock.patch.object(kernels, 'DEPTH', k),
+                    mock.patch.object(kernels, 'stages', lambda *a, deep=deep: deep),
+                )
+                try:
+                    for patch in patches:
+                        patch.start()
+                    norm = None if end == 'add' else scale[:depth]
+                    kind = 'gelu' if end == 'gated' else ''
+                    spent = graph_time(
+                        lambda: [
+                            kernels._launch(x, w, None, norm, 1e-6, out, end, kind)
+                            for w in weights
+                        ]
+                    )
+                    say(f'{end} {width}x{depth} float8={float8} n={n} k={k} stages={deep}: '
+                        f'{spent / len(weights):.2f} us')  # fmt: skip
+                except Exception as error:
+                    say(end, n, k, deep, 'failed', str(error)[:100])
+                finally:
+                    for patch in patches:
+                        patch.stop()
+
+
+def graph_time(call: Any) -> float:
+    """Return microseconds of a call replayed from a graph."""
+    if device == 'cpu':
+        return 0.0
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    best = []
+    for _ in range(5):
+        a, b = torch.cuda.Event(True), torch.cuda.Event(True)
+        a.record()
+        for _ in range(5):
+            graph.replay()
+        b.record()
+        b.synchronize()
+        best.append(a.elapsed_time(b) / 5 * 1e3)
+    return min(best)
+
+
+def ready() -> None:
+    """Start to first action, kernels compiled and then cached."""
+    for row in policy_ready.rows(device):
+        say(row.work, row.ours, row.spread)
+        results[row.work] = [row.ours, row.spread]
+
+
+PARTS = {
+    part.__name__: part
+    for part in (kernels, fixtures, full, profile, sweep, float8, cosine, ready)
+}
+
+
+def main() -> int:
+    """Run the parts; return how many failed."""
+    global device
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('out', type=Path)
+    parser.add_argument('--only', nargs='*', default=list(PARTS))
+    parser.add_argument('--tiny', action='store_true')
+    options = parser.parse_args()
+    device = 'cpu' if options.tiny else 'cuda'
+    failed = 0
+    for name in options.only:
+        began = time.time()
+        try:
+            PARTS[name]()
+        except Exception:
+            failed += 1
+            say(name, 'FAILED', traceback.format_exc()[-1500:])
+        say(f'== {name}: {time.time() - began:.1f} s')
+        gc.collect()
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / 'policy.txt').write_text('\n'.join(lines) + '\n')
+        (options.out / 'policy.json').write_text(json.dumps(results, indent=1, default=str))
+    return failed
+
+
+if __name__ == '__main__':
+    sys.exit(main())
