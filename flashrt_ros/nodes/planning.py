@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flashrt_interfaces.msg import RobotState, Subgoal
-from flashrt_ros.control.planner import DONE, FAILED, NEXT, Planner
+from flashrt_ros.control.planner import DONE, FAILED, NEXT, Facts, Planner
 from flashrt_ros.nodes.params import Param
 
 PLANNER_PARAMS = (
@@ -36,6 +36,8 @@ class Announcer:
         self._node, self._out, self._post = node, out, post
         self._valid = valid_ticks
         self._renewed = -1  # tick at which the current subgoal was told last
+        self._missed = 0  # ticks missed up to the last state
+        self.note = ''  # what people say
 
     def decide(self, stamp: Stamp, planner: Planner, msg: RobotState, now: int) -> None:
         """Go on to the next subgoal when the robot's state says that the current is reached.
@@ -43,11 +45,10 @@ class Announcer:
         ``now`` is the planner's time, in ticks under way; see `PlannerClock`.
         """
         before = planner.index
-        reached = dict(zip(msg.subgoals, msg.subgoal_done, strict=False))
-        decision = planner.decide(now, reached)
+        decision = planner.decide(now, self.facts(msg))
         if decision.kind == NEXT:
             self.tell(stamp, planner, before, Subgoal.STATUS_DONE, msg.tick)
-            if self._post is not None:
+            if self._post is not None and not decision.handed:
                 self._post(decision.subgoal, msg.tick)
             self.tell(stamp, planner, planner.index, Subgoal.STATUS_POSTED, msg.tick)
         elif decision.kind == DONE and before < len(planner.plan):
@@ -57,6 +58,25 @@ class Announcer:
         elif self._valid and abs(msg.tick - self._renewed) >= max(1, self._valid // 4):
             self._renewed = msg.tick
             self.tell(stamp, planner, planner.index, Subgoal.STATUS_LIVE, msg.tick)
+
+    def facts(self, msg: RobotState) -> Facts:
+        """Return what a planner is told of the robot's state; ticks missed count from the last."""
+        missed, self._missed = max(0, msg.missed_ticks - self._missed), msg.missed_ticks
+        body = tuple(msg.proprioception)
+        return Facts(
+            dict(zip(msg.subgoals, msg.subgoal_done, strict=False)),
+            body[:3],
+            body[3] if len(body) > 3 else 1.0,
+            self._age_ms(msg),
+            missed,
+            msg.hold_reason if msg.held else '',
+            self.note,
+        )
+
+    def _age_ms(self, msg: RobotState) -> float:
+        stamp = msg.header.stamp
+        read = stamp.sec * 1_000_000_000 + stamp.nanosec
+        return max(0.0, (self._node.get_clock().now().nanoseconds - read) / 1e6)
 
     def tell(
         self,

@@ -134,9 +134,8 @@ class PolicyNode(BrainServices):
                 Image, topic, self._image_of(camera, topic), latest, group, event_callbacks=loud
             )
         if self.p.joint_topic:
-            heard, topic = self._on_joints, self.p.joint_topic
-            loud = qos.mismatch(topic, 'image_reliability', self.log)
-            self.listen(JointState, topic, heard, latest, group, event_callbacks=loud)
+            any_sender = qos.image_subscription('best_effort')
+            self.listen(JointState, self.p.joint_topic, self._on_joints, any_sender, group)
         self.listen(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE, group)
         self.listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED, group)
         if not self.hosts_planner:

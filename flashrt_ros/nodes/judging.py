@@ -1,0 +1,117 @@
+"""The planner's judge: a language model that is asked about the robot's situation in one round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flashrt_ros.control.deciding import DecidingPlanner, Moment, Verdict
+from flashrt_ros.control.planner import Planner, ScriptedPlanner
+from flashrt_ros.control.text import encode
+
+if TYPE_CHECKING:
+    from flashrt_policies.planner_lm.decide import Decider
+    from flashrt_policies.planner_lm.handoff import HandOff
+    from flashrt_policies.planner_lm.situation import Situation
+    from flashrt_ros.contract.context import Context
+    from flashrt_ros.control.mailbox import Mailbox
+
+RULES = 'rules'  # in place of a checkpoint: plan by rule
+CAPACITY = 2048  # tokens of the longest situation
+CHECKPOINT_BYTES = 32 << 20  # for the states that a next situation resumes
+
+
+class ModelJudge:
+    """Asks a decider about the robot's situation.
+
+    Args:
+        decider: the model.
+        skills: what the policy can do.
+        hand_off: the end of its graph, where the policy reads the same device's mailbox.
+        mailbox: that mailbox.
+    """
+
+    def __init__(
+        self,
+        decider: Decider,
+        skills: Sequence[str],
+        hand_off: HandOff | None = None,
+        mailbox: Mailbox | None = None,
+    ) -> None:
+        self.decider, self.skills = decider, tuple(skills)
+        self._hand_off, self._mailbox = hand_off, mailbox
+        self.situation: Situation | None = None  # the last one
+
+    def judge(self, moment: Moment, least: float) -> Verdict:
+        """Put the situation into words and ask what comes next, is it done, is it safe, stop."""
+        self.situation = situation = self._situation(moment)
+        questions = situation.questions if moment.now else situation.questions[:1]
+        hand_off, box = self._hand_off, self._mailbox
+        handed: bool | None = None
+        if hand_off is None or box is None or not moment.following or not box.settled:
+            answers = self.decider.decide(situation.text, questions)
+        else:
+            options = situation.next.options
+            rows = [self._row(option, moment.following) for option in options]
+            with box.offering(moment.tick), hand_off.armed(rows, least):
+                answers = self.decider.decide(situation.text, questions)
+            handed = hand_off.chosen >= 0
+        following, *rest = answers
+        done, safe, stop = [answer.yes for answer in rest] or [0.0, 1.0, 0.0]
+        return Verdict(following.text, following.probability, done, safe, stop, handed)
+
+    def _row(self, option: str, following: str) -> int:
+        """Return the row that an answer hands over: only what the plan has next ever moves."""
+        return self.skills.index(option) if option == following else -1
+
+    def _situation(self, moment: Moment) -> Situation:
+        from flashrt_policies.planner_lm.situation import Situation
+
+        facts = moment.facts
+        if facts is None:
+            return Situation(self.skills, moment.task, moment.history)
+        true = tuple(skill for skill in self.skills if facts.reached.get(skill, False))
+        return Situation(
+            self.skills, moment.task, moment.history, moment.now, true, facts.hand, facts.grip,
+            facts.age_ms, facts.missed, facts.held, facts.note,
+        )  # fmt: skip
+
+
+def make_planner(
+    params: Any, skills: Sequence[str], ctx: Context | None = None, mailbox: Mailbox | None = None
+) -> Planner:
+    """Return the planner that a node's parameters ask for.
+
+    Args:
+        params: `PLANNER_PARAMS`.
+        skills: what the policy can do.
+        ctx: the device that policy and planner share, not frozen yet; None for a planner apart.
+        mailbox: where the policy reads its subgoal on that device.
+
+    Raises:
+        CheckpointError: there is no such model.
+    """
+    if params.planner == RULES:
+        return ScriptedPlanner(skills, params.done_ticks, params.subgoal_max_ticks)
+    from flashrt_policies.planner_lm.decide import open_decider
+    from flashrt_policies.planner_lm.handoff import HandOff
+    from flashrt_ros.capsule.registry import Registry
+    from flashrt_ros.contract.context import Context
+
+    ctx = ctx or Context(params.planner_device)
+    hand_off = None
+    if mailbox is not None:
+        rows = np.stack([encode(skill, mailbox.length) for skill in skills])
+        hand_off = HandOff(ctx, rows, mailbox.gather, mailbox.buffers)
+    decider = open_decider(
+        params.planner,
+        ctx,
+        registry=Registry(ctx, CHECKPOINT_BYTES, keep=False),
+        capacity=CAPACITY,
+        longest_round=CAPACITY,
+        hand_off=hand_off,
+    )
+    judge = ModelJudge(decider, skills, hand_off, mailbox)
+    return DecidingPlanner(judge, skills, params.sure, params.subgoal_max_ticks)

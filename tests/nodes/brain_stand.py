@@ -1,0 +1,137 @@
+"""A policy process alone, between a robot, cameras and a supervisor that the test plays itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from harness import HERE
+from sensor_msgs.msg import Image
+
+from flashrt_interfaces.msg import ControlCommand, EpisodeState, RobotState, Subgoal
+from flashrt_interfaces.srv import BeginEpisode
+from flashrt_ros.nodes import names, qos
+from flashrt_ros.nodes.convert import image_to_msg
+from flashrt_ros.nodes.lifecycle import Lifecycle
+from flashrt_ros.nodes.operator import Operator
+from flashrt_ros.nodes.runner import System, free_domain
+from flashrt_ros.nodes.system import Process
+
+PIXELS = np.full((8, 8, 3), 7, np.uint8)
+CAMERAS = ('front', 'wrist')
+
+
+class BrainStand:
+    """What a test shows to a policy, and what the policy commands."""
+
+    def __init__(self, system: System, operator: Operator, cameras: dict[str, str]) -> None:
+        self.system, self.operator = system, operator
+        self.lifecycle = Lifecycle(operator.node, system.check)
+        self.sent: list[ControlCommand] = []
+        make = operator.node.create_publisher
+        self.states = make(RobotState, names.ROBOT_STATE, qos.STATE)
+        self.images = {
+            c: make(Image, cameras.get(c, names.IMAGE.format(camera=c)), qos.IMAGE_PUB)
+            for c in CAMERAS
+        }
+        self.episodes = make(EpisodeState, names.EPISODE, qos.LATCHED)
+        self.subgoals = make(Subgoal, names.SUBGOAL, qos.TELEMETRY)
+        operator.node.create_subscription(
+            ControlCommand, names.COMMAND, self._heard, qos.TELEMETRY
+        )
+        operator.peers.add(BeginEpisode, names.BRAIN_BEGIN)
+        self.tick = -1
+        self.shift_s = 0.0  # the robot's clock is ahead by so much
+
+    def _heard(self, msg: ControlCommand) -> None:
+        self.sent.append(msg)
+        self.operator.changed.notify()
+
+    def poll(self, holds: Callable[[], bool], times: int = 400) -> bool:
+        """Wait for what no message tells of."""
+        for _ in range(times):
+            if holds():
+                return True
+            self.operator.until(lambda: False, 0.05)
+        return False
+
+    def begin(self) -> None:
+        """Play the supervisor: begin an episode and post a subgoal."""
+        self.lifecycle.bring_up(['brain'])
+        for topic in (self.states, self.episodes, self.subgoals, *self.images.values()):
+            assert self.poll(lambda t=topic: t.get_subscription_count() > 0), topic.topic_name
+        self.operator.peers.call(names.BRAIN_BEGIN, BeginEpisode.Request(episode=1, epoch=1))
+        self.subgoals.publish(
+            Subgoal(episode=1, epoch=1, tick=-1, text='open the drawer', status='posted')
+        )
+        self.episodes.publish(EpisodeState(episode=1, epoch=1, state='running'))
+
+    def stamp(self) -> Time:
+        """Return the robot's present time."""
+        at = self.operator.node.get_clock().now().nanoseconds + round(self.shift_s * 1e9)
+        return Time(sec=at // 10**9, nanosec=at % 10**9)
+
+    def show(self, proprioception: Any = (0.1, 0.2, 0.3, 0.4), images: bool = True) -> Time:
+        """Report the robot's next tick, and what its cameras see."""
+        self.tick += 1
+        stamp = self.stamp()
+        msg = RobotState(episode=1, epoch=1, tick=self.tick)
+        msg.header.stamp = stamp
+        msg.proprioception = list(proprioception)
+        self.states.publish(msg)
+        for camera, topic in self.images.items() if images else ():
+            topic.publish(image_to_msg(PIXELS, stamp, camera))
+        return stamp
+
+    def answered(self, **how: Any) -> ControlCommand | None:
+        """Show a tick and return its command; None while the brain is paused."""
+        self.show(**how)
+        seen = len(self.sent)
+        tick = self.tick
+
+        def there() -> bool:
+            return any(m.tick in (tick, -1) for m in self.sent[max(0, seen - 1) :])
+
+        self.operator.until(there, 1.0)
+        return next((m for m in reversed(self.sent) if m.tick == tick), None)
+
+    def until(self, good: Callable[[ControlCommand], bool], **how: Any) -> ControlCommand | None:
+        """Show ticks until a command is as wanted."""
+        for _ in range(150):
+            command = self.answered(**how)
+            if command is not None and good(command):
+                return command
+        return None
+
+    def moves(self, **how: Any) -> bool:
+        """Show ticks until the policy commands something."""
+        return self.until(lambda m: not m.held, **how) is not None
+
+    def holds(self, words: str, **how: Any) -> bool:
+        """Show ticks until the policy holds with ``words``."""
+        return self.until(lambda m: m.held and words in m.reason, **how) is not None
+
+    def lines(self, words: str) -> list[str]:
+        """Return the brain's log lines with ``words``."""
+        return [line for line in self.system.lines('brain') if words in line]
+
+
+@contextmanager
+def brain_stand(cameras: dict[str, str] | None = None, **params: Any) -> Iterator[BrainStand]:
+    """Run a policy node with ``params``, not configured yet."""
+    domain = free_domain()
+    process = Process('brain', str(HERE / 'toy_policy_node.py'), ('policy.yaml',))
+    path = os.environ.get('PYTHONPATH', '')
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(HERE), path]))
+    try:
+        with (
+            Operator(domain) as operator,
+            System([process], {'brain': params}, domain) as system,
+        ):
+            yield BrainStand(system, operator, cameras or {})
+    finally:
+        os.environ['PYTHONPATH'] = path
