@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,14 @@ Tail = Callable[[Tables, Tensor], None]
 
 
 def family(largest: int) -> tuple[int, ...]:
-    """Return stream capacities up to `largest` rows, so that at most a ninth is left unused."""
+    """Return stream capacities up to `largest` rows, each at most an eighth above the last.
+
+    Below a thousand rows a pass is bound by its weights and launches: steps of 128 suffice.
+    """
     found, size = [], CHUNK
     while size < largest:
         found.append(size)
-        size += max(CHUNK, 1 << max(size.bit_length() - 4, 0))
+        size += CHUNK if size < 256 else max(128, 1 << (size.bit_length() - 4))
     return (*found, largest)
 
 
@@ -124,8 +127,7 @@ class ForkEngine:
         self.slots = Slots(ctx, config, slots, capacity, dtype, name, registry, deployment)
         scaling = config.rope_scaling
         freq = inverse_frequencies(config.rotary_dim, config.rope_theta, scaling).to(ctx.device)
-        product = layers.steady if deterministic else layers.quick
-        self._stage = layers.stage(config, weights, self.slots, freq, product)
+        self._stage = layers.stage(config, weights, self.slots, freq, deterministic)
         most = self._rooms[-1]
         self.tables = ctx.buffer(f'{name}/tables', (most.words,), torch.int32)
         self.logits = ctx.buffer(f'{name}/logits', (most.options,), torch.float32)
@@ -219,10 +221,16 @@ class ForkEngine:
         return [[next(parts) for _ in x.asked.branches] for x in placed]
 
     def _exact(self, used: Sizes) -> Sizes:
-        if not self._cuda:
+        """Return the room of a stream for this round alone."""
+        if self._cuda:
+            # Never a product of a single row: it has a kernel of its own, with bits of its own.
+            return room(-(-used.rows // CHUNK) * CHUNK, len(self.slots.all), used)
+        if not self.deterministic:
             return used
-        # Never a product of a single row: it has a kernel of its own, with bits of its own.
-        return room(-(-used.rows // CHUNK) * CHUNK, len(self.slots.all), used)
+        # torch rounds the last few elements of a tensor otherwise than whole vectors of them, so
+        # no row that counts may be among them.
+        rows, branches = -(-used.rows // CHUNK) * CHUNK, -(-used.branches // 16) * 16
+        return replace(used, rows=rows, branches=branches)
 
     def _launch(
         self, placed: list[plan.Placed], sizes: Sizes, fits: bool

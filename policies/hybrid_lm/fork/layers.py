@@ -6,7 +6,6 @@ layer runs its query side, its MLP and the head only on the rows that are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,31 +17,50 @@ from flashrt_policies.hybrid_lm.fork.slots import Slots
 from flashrt_policies.hybrid_lm.weights import FullLayer, LinearLayer, Weights
 from flashrt_policies.kernels import fork_attention, fork_delta, fork_head, fork_stream
 from flashrt_policies.kernels.activation import silu_mul
-from flashrt_policies.kernels.fork_attention import KeySlots
+from flashrt_policies.kernels.fork_attention import KeySlots, Lists
 from flashrt_policies.kernels.fork_delta import DeltaSlots
 from flashrt_policies.kernels.fork_stream import Tables
-from flashrt_policies.kernels.linear import linear
-from flashrt_policies.kernels.norm import add_rms_norm, gated_rms_norm
+from flashrt_policies.kernels.linear import gated, linear, project
+from flashrt_policies.kernels.norm import add_rms_norm
 
-Product = Callable[[Tensor, Tensor, 'Tensor | None'], Tensor]
 ROWS = 64  # on the CPU, rows of one product whose bits must not depend on the others
 
 
-def quick(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x @ weight.T + bias`` by the library, whatever order of sums it likes."""
-    return F.linear(x, weight, bias)
+class Products:
+    """How rows are multiplied with weights: as `kernels.linear` does it.
 
-
-def steady(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x @ weight.T + bias``; a row's bits do not depend on how many there are.
-
-    On CUDA the kernel promises that. On the CPU the library rounds products of other heights
-    otherwise, so every product has the same height.
+    On CUDA its kernels promise a row's bits whatever else there is.
     """
-    if x.is_cuda:
-        return linear(x, weight, bias)
-    padded = F.pad(x, (0, 0, 0, -x.shape[0] % ROWS))
-    return torch.cat([F.linear(part, weight, bias) for part in padded.split(ROWS)])[: x.shape[0]]
+
+    linear = staticmethod(linear)
+    gated = staticmethod(gated)
+    project = staticmethod(project)
+
+
+class SteadyProducts(Products):
+    """The same on the CPU, where the library rounds products of other heights otherwise.
+
+    So every product has the same height.
+    """
+
+    @staticmethod
+    def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return ``x @ weight.T + bias``."""
+        padded = F.pad(x, (0, 0, 0, -x.shape[0] % ROWS))
+        parts = [F.linear(part, weight, bias) for part in padded.split(ROWS)]
+        return torch.cat(parts)[: x.shape[0]]
+
+    @staticmethod
+    def gated(x: Tensor, weight: Tensor) -> Tensor:
+        """Return ``silu(x @ gate.T) * (x @ up.T)``."""
+        return silu_mul(SteadyProducts.linear(x, weight))
+
+    @staticmethod
+    def project(
+        y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, scale: Tensor, eps: float
+    ) -> Tensor:
+        """Add ``y @ weight.T + bias`` to `x` in place and return its norm."""
+        return add_rms_norm(x, SteadyProducts.linear(y, weight, bias), scale, eps)
 
 
 @dataclass(frozen=True)
@@ -54,35 +72,42 @@ class Stage:
         weights: parameters.
         freq: float32 [R], rotary frequencies.
         histories: per slot int32 [1, T].
+        histories_apart: int64 [slots], elements from the first to each.
         delta: per linear layer, its states.
         keys: per full layer (keys, values, and where they lie), without the branches' part.
-        product: how rows are multiplied with weights.
+        products: how rows are multiplied with weights.
+        deterministic: no sum depends on the round.
     """
 
     config: LMConfig
     weights: Weights
     freq: Tensor
     histories: list[Tensor]
+    histories_apart: Tensor
     delta: list[DeltaSlots]
     keys: list[tuple[list[Tensor], list[Tensor], Tensor, Tensor]]
-    product: Product
+    products: Products
+    deterministic: bool
 
 
 def stage(
-    config: LMConfig, weights: Weights, slots: Slots, freq: Tensor, product: Product
+    config: LMConfig, weights: Weights, slots: Slots, freq: Tensor, deterministic: bool
 ) -> Stage:
     """Collect what a pass reads; made once, since the slots never move."""
     delta, keys = [], []
     for layer in range(config.linear_layers):
         window = [s.window.tensor[layer] for s in slots.all if s.window is not None]
         recurrent = [s.recurrent.tensor[layer] for s in slots.all if s.recurrent is not None]
-        apart = (fork_stream.offsets(window), fork_stream.offsets(recurrent))
-        delta.append(DeltaSlots(window, recurrent, *apart))
+        away = (fork_stream.offsets(window), fork_stream.offsets(recurrent))
+        delta.append(DeltaSlots(window, recurrent, *away))
     for layer in range(config.full_layers):
         k, v = slots.keys_values(layer, config.kv_heads)
         keys.append((k, v, fork_stream.offsets(k), fork_stream.offsets(v)))
+    steady = deterministic and freq.device.type == 'cpu'
+    products = SteadyProducts() if steady else Products()
     histories = [slot.history.tensor for slot in slots.all]
-    return Stage(config, weights, freq, histories, delta, keys, product)
+    apart = fork_stream.offsets(histories)
+    return Stage(config, weights, freq, histories, apart, delta, keys, products, deterministic)
 
 
 @dataclass(frozen=True)
@@ -91,16 +116,16 @@ class Work:
 
     Attributes:
         tables: the round.
-        rows: int32 [4, M], from `fork_stream.spread`.
-        read_rows: int32 [4, B], those of the rows that are read.
-        tiles: work lists of attention, from `fork_attention.plan`.
+        rows: int32 [4 + W - 1, M], from `fork_stream.spread`.
+        read_rows: int32 [4 + W - 1, B], those of the rows that are read.
+        lists: work lists of attention.
         fresh: [2, KV, M, D], keys and values of branches; one layer's at a time.
     """
 
     tables: Tables
     rows: Tensor
     read_rows: Tensor
-    tiles: tuple[Tensor, Tensor]
+    lists: Lists
     fresh: Tensor
 
 
@@ -109,16 +134,12 @@ def mix_linear(
 ) -> Tensor:
     """Return a linear layer's heads before the output projection, [M or B, HV * V]."""
     c = on.config
-    proj = on.product(h, layer.w_in, None)  # [M, C + HV * V + 2 HV]
-    z = proj[:, c.conv_dim : c.conv_dim + c.lin_v_heads * c.lin_v_dim]
-    o = fork_delta.mix(
+    proj = on.products.linear(h, layer.w_in)  # [M, C + HV * V + 2 HV]
+    y = fork_delta.mix(
         proj, work.tables, work.rows, on.delta[index], layer.conv, layer.decay, layer.dt_bias,
-        (c.lin_k_heads, c.lin_v_heads, c.lin_k_dim, c.lin_v_dim),
-    )  # [M, HV, V]  # fmt: skip
-    if read:
-        o, z = fork_head.read_rows(o, work.tables), fork_head.read_rows(z, work.tables)
-    y = gated_rms_norm(o, z.unflatten(1, (c.lin_v_heads, -1)), layer.norm, c.eps)
-    return y.reshape(y.shape[0], -1)
+        layer.norm, c.eps, (c.lin_k_heads, c.lin_v_heads, c.lin_k_dim, c.lin_v_dim),
+    )  # [M, HV * V]  # fmt: skip
+    return fork_head.read_rows(y, work.tables) if read else y
 
 
 def mix_full(on: Stage, layer: FullLayer, h: Tensor, work: Work, index: int, read: bool) -> Tensor:
@@ -128,12 +149,14 @@ def mix_full(on: Stage, layer: FullLayer, h: Tensor, work: Work, index: int, rea
     cut = c.heads * width
     if read:  # keys of all rows, queries of those that are read
         bias = (None, None) if layer.b_in is None else (layer.b_in[:cut], layer.b_in[cut:])
-        kv = on.product(h, layer.w_in[cut:], bias[1])
-        q = on.product(fork_head.read_rows(h, work.tables), layer.w_in[:cut], bias[0])
-        rows, tiles = work.read_rows, work.tiles[1]
+        kv = on.products.linear(h, layer.w_in[cut:], bias[1])
+        q = on.products.linear(fork_head.read_rows(h, work.tables), layer.w_in[:cut], bias[0])
+        rows = work.read_rows
     else:
-        q, kv = on.product(h, layer.w_in, layer.b_in).split((cut, 2 * c.kv_heads * dim), dim=1)
-        rows, tiles = work.rows, work.tiles[0]
+        q, kv = on.products.linear(h, layer.w_in, layer.b_in).split(
+            (cut, 2 * c.kv_heads * dim), dim=1
+        )
+        rows = work.rows
     k, v = kv.unflatten(1, (2 * c.kv_heads, dim)).split(c.kv_heads, dim=1)
     keys, values, apart, values_apart = on.keys[index]
     slots = KeySlots(keys, values, apart, values_apart, work.fresh)
@@ -141,7 +164,7 @@ def mix_full(on: Stage, layer: FullLayer, h: Tensor, work: Work, index: int, rea
     q = q.unflatten(1, (c.heads, width))
     gate = q[..., dim:] if c.gated else None
     turned = fork_attention.place_queries(q[..., :dim], rows, on.freq, layer.q_norm, c.eps)
-    o = fork_attention.attend(turned, work.tables, slots, gate, tiles, read)
+    o = fork_attention.attend(turned, work.tables, rows, slots, gate, work.lists, read)
     return o.reshape(o.shape[0], -1)
 
 
@@ -154,27 +177,29 @@ def run(on: Stage, tables: Tables, logits: Tensor) -> None:
         logits: float32 [options], written.
     """
     c, weights = on.config, on.weights
-    rows = fork_stream.spread(tables)
+    rows = fork_stream.spread(tables, c.conv_width - 1 if c.linear_layers else 0)
     fresh = weights.embed.new_empty((2, c.kv_heads, tables.sizes.rows, c.head_dim))
-    tiles = fork_attention.plan(tables, c.heads, c.kv_heads)
-    work = Work(tables, rows, rows.index_select(1, tables.reads.long()), tiles, fresh)
-    x = fork_stream.embed(tables, rows, weights.embed, on.histories)
-    delta: Tensor | None = None
+    lists = fork_attention.plan(
+        tables, c.heads, c.kv_heads, on.histories[0].shape[1], fresh.element_size(),
+        on.deterministic,
+    )  # fmt: skip
+    work = Work(tables, rows, rows.index_select(1, tables.reads.long()), lists, fresh)
+    x = fork_stream.embed(tables, rows, weights.embed, on.histories, on.histories_apart)
+    scales = [layer.norm_in for layer in weights.layers] + [weights.norm]
+    h = add_rms_norm(x, None, scales[0], c.eps)
     linears = fulls = 0
     for number, layer in enumerate(weights.layers):
-        read = number == len(weights.layers) - 1
-        h = add_rms_norm(x, delta, layer.norm_in, c.eps)
+        read, bias = number == len(weights.layers) - 1, None
         if isinstance(layer, LinearLayer):
             mixed = mix_linear(on, layer, h, work, linears, read)
-            delta = on.product(mixed, layer.w_out, None)
             linears += 1
         else:
-            mixed = mix_full(on, layer, h, work, fulls, read)
-            delta = on.product(mixed, layer.w_out, layer.b_out)
+            mixed, bias = mix_full(on, layer, h, work, fulls, read), layer.b_out
             fulls += 1
         if read:
             x = fork_head.read_rows(x, tables)
-        h = add_rms_norm(x, delta, layer.norm_mlp, c.eps)
-        delta = on.product(silu_mul(on.product(h, layer.w_gate_up, None)), layer.w_down, None)
-    hidden = add_rms_norm(x, delta, weights.norm, c.eps)
-    fork_head.option_logits(hidden, weights.head, tables, logits)
+        many = on.products
+        h = many.project(mixed, layer.w_out, bias, x, layer.norm_mlp, c.eps)
+        act = many.gated(h, layer.w_gate_up)
+        h = many.project(act, layer.w_down, None, x, scales[number + 1], c.eps)
+    fork_head.option_logits(h, weights.head, tables, logits)

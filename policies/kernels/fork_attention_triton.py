@@ -1,0 +1,387 @@
+"""Triton kernels of `fork_attention`: a work list made on the device, tiles of rows times heads.
+
+A tile is some rows of one segment times the query heads that share a key head, so keys are read
+once for all of them. Its keys are those of its trunk, in the slot, and then those of its own
+branch up to each row; both are cut into blocks from their own beginning, and the trunk's are cut
+every `split` slots, whose softmax is computed apart and merged in order. So the sums of a row
+depend on its own text alone. The grid is bounded by the stream's capacity; what the list does not
+reach returns at once.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashrt_policies.kernels.attention_triton import LOG2_E, attend_block, tile_sizes
+from flashrt_policies.kernels.fork_attention import KeySlots, Lists
+from flashrt_policies.kernels.fork_stream import COLUMNS, Tables
+from flashrt_policies.kernels.launch import side
+
+TURN_ROWS = 16  # rows that one program norms and rotates
+
+
+@triton.jit
+def turn_kernel(
+    x_ptr, v_ptr, rows_ptr, scale_ptr, freq_ptr, out_ptr, keys_ptr, values_ptr, apart_ptr,
+    values_apart_ptr, x_row, x_head, v_row, v_head, count, heads, capacity, dim, half, eps,
+    KEYS: tl.constexpr, NORM: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """R rows of one head: norm, rotation by halves; keys and values to where they are kept.
+
+    Queries go to out [rows, heads, D]. With KEYS, out is [2, heads, rows, D]: branches' keys and
+    values; those of trunks go to their slot.
+    """
+    head = tl.program_id(1)
+    row = tl.program_id(0) * R + tl.arange(0, R)
+    at = tl.arange(0, D)
+    segment = tl.load(rows_ptr + 3 * count + row, mask=row < count, other=-1)
+    if tl.max(segment, 0) < 0:
+        return
+    used = segment >= 0
+    position = tl.load(rows_ptr + 2 * count + row, mask=used, other=0)
+    mask = used[:, None] & (at < dim)[None, :]
+    spot = x_ptr + row[:, None].to(tl.int64) * x_row + head * x_head
+    x = tl.load(spot + at[None, :], mask=mask, other=0.0).to(tl.float32)
+    # The element each one is rotated with: its partner in the other half.
+    turned = at < 2 * half
+    partner = tl.where(at < half, at + half, at - half)
+    y = tl.load(spot + partner[None, :], mask=mask & turned[None, :], other=0.0).to(tl.float32)
+    if NORM:
+        inverse = tl.rsqrt(tl.sum(x * x, 1) / dim + eps)[:, None]
+        x = x * inverse * tl.load(scale_ptr + at, mask=at < dim, other=0.0)[None, :]
+        other = tl.load(scale_ptr + partner, mask=(at < dim) & turned, other=0.0)
+        y = y * inverse * other[None, :]
+    freq = tl.load(freq_ptr + at % half, mask=turned, other=0.0)
+    angle = position.to(tl.float32)[:, None] * freq[None, :]
+    sign = tl.where(at < half, -1.0, 1.0)[None, :]
+    x = tl.where(turned[None, :], x * tl.cos(angle) + sign * y * tl.sin(angle), x)
+    if not KEYS:
+        place = (row[:, None].to(tl.int64) * heads + head) * dim + at[None, :]
+        tl.store(out_ptr + place, x.to(out_ptr.dtype.element_ty), mask=mask)
+    else:
+        spot = v_ptr + row[:, None].to(tl.int64) * v_row + head * v_head
+        v = tl.load(spot + at[None, :], mask=mask, other=0.0)
+        kind = out_ptr.dtype.element_ty
+        trunk = (tl.load(rows_ptr + count + row, mask=used, other=0) < 0) & used
+        fresh = (head * count + row[:, None].to(tl.int64)) * dim + at[None, :]
+        ours = mask & (trunk == 0)[:, None]
+        tl.store(out_ptr + fresh, x.to(kind), mask=ours)
+        tl.store(out_ptr + heads.to(tl.int64) * count * dim + fresh, v, mask=ours)
+        slot = tl.load(rows_ptr + row, mask=used, other=0)
+        place = (head * capacity + position[:, None].to(tl.int64)) * dim + at[None, :]
+        theirs = mask & trunk[:, None]
+        away = tl.load(apart_ptr + slot, mask=trunk, other=0)[:, None]
+        tl.store(keys_ptr + away + place, x.to(kind), mask=theirs)
+        away = tl.load(values_apart_ptr + slot, mask=trunk, other=0)[:, None]
+        tl.store(values_ptr + away + place, v, mask=theirs)
+
+
+@triton.jit
+def plan_kernel(
+    segments_ptr, items_ptr, reads_ptr, segments, requests,
+    COLUMNS: tl.constexpr, T: tl.constexpr, SPLIT: tl.constexpr, S: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One segment's entries of both lists: segment, first row, split, number of splits.
+
+    The first entry of a list holds their number. Branches come first and a trunk's rows last to
+    first: what takes longest starts first.
+    """
+    index = tl.program_id(0)
+    every = tl.arange(0, S)
+    inside = every < segments
+    count = tl.load(segments_ptr + every * COLUMNS + 1, mask=inside, other=0)
+    trunk = tl.load(segments_ptr + every * COLUMNS + 4, mask=inside, other=0)
+    branch = every >= requests
+    end = tl.where(branch, trunk, trunk + count)
+    splits = tl.maximum((end + SPLIT - 1) // SPLIT, 1)
+    tiles = (count + T - 1) // T
+    items = tiles * splits
+    order = tl.where(branch, every - requests, every + segments)
+    mine = every == index
+    own = tl.sum(tl.where(mine, order, 0), 0)
+    before = tl.sum(tl.where(order < own, items, 0), 0)
+    my_splits = tl.sum(tl.where(mine, splits, 0), 0)
+    my_tiles = tl.sum(tl.where(mine, tiles, 0), 0)
+    my_count = tl.sum(tl.where(mine, count, 0), 0)
+    if index == 0:
+        tl.store(items_ptr, tl.sum(items, 0))
+        tl.store(reads_ptr, tl.sum(tl.where(branch & (count > 0), splits, 0), 0))
+    at = tl.arange(0, BLOCK)
+    for first in range(0, my_tiles * my_splits, BLOCK):
+        item = first + at
+        mask = item < my_tiles * my_splits
+        spot = items_ptr + (1 + before + item) * 4
+        tile = my_tiles - 1 - item // my_splits
+        tl.store(spot, index + item * 0, mask=mask)
+        tl.store(spot + 1, tile * T, mask=mask)
+        tl.store(spot + 2, item % my_splits, mask=mask)
+        tl.store(spot + 3, my_splits + item * 0, mask=mask)
+    if index >= requests:
+        read = branch & (count > 0)
+        before = tl.sum(tl.where(read & (every < index), splits, 0), 0)
+        for first in range(0, tl.where(my_count > 0, my_splits, 0), BLOCK):
+            item = first + at
+            mask = item < my_splits
+            spot = reads_ptr + (1 + before + item) * 4
+            tl.store(spot, index + item * 0, mask=mask)
+            tl.store(spot + 1, my_count - 1 + item * 0, mask=mask)
+            tl.store(spot + 2, item, mask=mask)
+            tl.store(spot + 3, my_splits + item * 0, mask=mask)
+
+
+@triton.jit
+def attend_kernel(
+    q_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, items_ptr, segments_ptr,
+    keys_ptr, values_ptr, apart_ptr, values_apart_ptr, fresh_ptr,
+    requests, rows, queries, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
+    GATE: tl.constexpr, READ: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
+    G: tl.constexpr, GROUP: tl.constexpr, T: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """T rows of a segment, times the heads of one key head, against one split of their keys."""
+    item, kv = tl.program_id(0), tl.program_id(1)
+    if item >= tl.load(items_ptr):
+        return
+    entry = items_ptr + (1 + item) * 4
+    segment, first = tl.load(entry), tl.load(entry + 1)
+    split, splits = tl.load(entry + 2), tl.load(entry + 3)
+    spot = segments_ptr + segment * COLUMNS
+    start, count, slot = tl.load(spot), tl.load(spot + 1), tl.load(spot + 2)
+    trunk = tl.load(spot + 4)  # slots that all rows see; a trunk's rows see their own as well
+    branch = segment >= requests
+    i, at = tl.arange(0, GROUP * T), tl.arange(0, D)
+    row, group = first + i // GROUP, i % GROUP
+    valid = (row < count) & (group < G)
+    if READ:
+        query = segment - requests + row * 0
+        valid = valid & (row == first)
+    else:
+        query = start + row
+    head = kv * G + group
+    inside = valid[:, None] & (at < dim)[None, :]
+    place = (query.to(tl.int64) * heads + head)[:, None] * dim + at[None, :]
+    q = tl.load(q_ptr + place, mask=inside, other=0.0)
+    m = tl.full((GROUP * T,), -float('inf'), tl.float32)
+    total = tl.zeros((GROUP * T,), tl.float32)
+    acc = tl.zeros((GROUP * T, D), tl.float32)
+
+    # Keys in the slot: [low, high), all of them seen below `sure`.
+    low = split * SPLIT
+    own = tl.where(branch, trunk - 1, trunk + row)  # the last slot that a row sees
+    most = tl.where(branch, trunk, tl.minimum(trunk + first + T, trunk + count))
+    high = tl.minimum(most, low + SPLIT)
+    if (segment < requests) & (low >= most):
+        return
+    sure = tl.where(branch, trunk, trunk + first + 1)
+    sure = low + tl.maximum(tl.minimum(sure, high) - low, 0) // N * N
+    lane = kv.to(tl.int64) * capacity * dim
+    k_ptr = keys_ptr + tl.multiple_of(tl.load(apart_ptr + slot), 16) + lane
+    v_ptr = values_ptr + tl.multiple_of(tl.load(values_apart_ptr + slot), 16) + lane
+    for at_key in tl.range(low, sure, N, num_stages=STAGES):
+        m, total, acc = attend_block(
+            q, m, total, acc, k_ptr, v_ptr, at_key, own, high, dim, scale, False, N, D
+        )
+    for at_key in tl.range(sure, high, N, num_stages=STAGES):
+        m, total, acc = attend_block(
+            q, m, total, acc, k_ptr, v_ptr, at_key, own, high, dim, scale, True, N, D
+        )
+    if branch & (split == splits - 1):
+        own_keys = fresh_ptr + (kv.to(tl.int64) * rows + start) * dim
+        own_values = own_keys + kv_heads.to(tl.int64) * rows * dim
+        last = tl.minimum(first + T, count)
+        for at_key in tl.range(0, last, N, num_stages=STAGES):
+            m, total, acc = attend_block(
+                q, m, total, acc, own_keys, own_values, at_key, row, last, dim, scale, True, N, D
+            )
+    if splits == 1:
+        y = acc / total[:, None]
+        if GATE:
+            line = query.to(tl.int64) * gate_row + head * gate_head
+            g = tl.load(gate_ptr + line[:, None] + at[None, :], mask=inside, other=0.0)
+            y = y * tl.sigmoid(g.to(tl.float32))
+        tl.store(out_ptr + place, y.to(out_ptr.dtype.element_ty), mask=inside)
+    else:
+        apart = (split * queries + query).to(tl.int64) * heads + head
+        tl.store(part_ptr + apart[:, None] * dim + at[None, :], acc, mask=inside)
+        tl.store(mass_ptr + apart * 2, m, mask=valid)
+        tl.store(mass_ptr + apart * 2 + 1, total, mask=valid)
+
+
+@triton.jit
+def merge_kernel(
+    part_ptr, mass_ptr, gate_ptr, out_ptr, rows_ptr, segments_ptr, requests,
+    queries, gate_row, gate_head, heads, dim,
+    GATE: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of one head of one query, in order; those of one split are done."""
+    query, head = tl.program_id(0), tl.program_id(1)
+    segment = tl.load(rows_ptr + 3 * queries + query)
+    if segment < 0:
+        return
+    spot = segments_ptr + segment * COLUMNS
+    end = tl.load(spot + 4)
+    if segment < requests:
+        end += tl.load(spot + 1)
+    splits = (end + SPLIT - 1) // SPLIT
+    if splits <= 1:
+        return
+    if segment < requests:  # later splits of a trunk hold nothing that this row sees
+        splits = tl.load(rows_ptr + 2 * queries + query) // SPLIT + 1
+    at = tl.arange(0, D)
+    mask = at < dim
+    place = query.to(tl.int64) * heads + head
+    m = tl.load(mass_ptr + place * 2)
+    total = tl.load(mass_ptr + place * 2 + 1)
+    acc = tl.load(part_ptr + place * dim + at, mask=mask, other=0.0)
+    for split in range(1, splits):
+        place = (split * queries + query).to(tl.int64) * heads + head
+        peak = tl.load(mass_ptr + place * 2)
+        top = tl.maximum(m, peak)
+        fade, weight = tl.exp2(m - top), tl.exp2(peak - top)
+        total = total * fade + tl.load(mass_ptr + place * 2 + 1) * weight
+        part = tl.load(part_ptr + place * dim + at, mask=mask, other=0.0)
+        acc = acc * fade + part * weight
+        m = top
+    y = acc / total
+    if GATE:
+        g = tl.load(
+            gate_ptr + query.to(tl.int64) * gate_row + head * gate_head + at, mask=mask, other=0.0
+        )
+        y = y * tl.sigmoid(g.to(tl.float32))
+    spot = out_ptr + (query.to(tl.int64) * heads + head) * dim + at
+    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def place_keys(
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    slots: KeySlots,
+    freq: Tensor,
+    scale: Tensor | None,
+    eps: float,
+) -> None:
+    """Launch `fork_attention.place_keys` on CUDA."""
+    _turn(k, v, rows, slots, slots.fresh, freq, scale, eps)
+
+
+def place_queries(
+    q: Tensor, rows: Tensor, freq: Tensor, scale: Tensor | None, eps: float
+) -> Tensor:
+    """Launch `fork_attention.place_queries` on CUDA."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _turn(q, q, rows, None, out, freq, scale, eps)
+    return out
+
+
+def _turn(
+    x: Tensor, v: Tensor, rows: Tensor, slots: KeySlots | None, out: Tensor, freq: Tensor,
+    scale: Tensor | None, eps: float,
+) -> None:  # fmt: skip
+    count, heads, dim = x.shape
+    keys = x if slots is None else slots.keys[0]
+    values = x if slots is None else slots.values[0]
+    apart = rows if slots is None else slots.apart
+    values_apart = rows if slots is None else slots.values_apart
+    turn_kernel[(triton.cdiv(count, TURN_ROWS), heads)](
+        x, v, rows, freq if scale is None else scale, freq, out, keys, values, apart,
+        values_apart, x.stride(0), x.stride(1), v.stride(0), v.stride(1), count, heads,
+        keys.shape[1], dim, freq.shape[0], eps,
+        KEYS=slots is not None, NORM=scale is not None, R=TURN_ROWS,
+        D=triton.next_power_of_2(dim), num_warps=4,
+    )  # fmt: skip
+
+
+def tile_rows(heads: int, kv_heads: int, size: int) -> tuple[int, int, int]:
+    """Return how a tile is made up: heads per key head, padded, and rows.
+
+    Args:
+        heads: query heads.
+        kv_heads: key heads.
+        size: bytes of an element.
+    """
+    group = heads // kv_heads
+    padded = int(triton.next_power_of_2(group))
+    return group, padded, max(1, (128 if size == 2 else 64) // padded)
+
+
+def split_size(rows: int, deterministic: bool) -> int:
+    """Return how many keys of a trunk one program takes.
+
+    Short streams are split finely, so that every processor has some; in long ones the rows do
+    that. Where bits must not depend on the stream, all are split alike.
+    """
+    if deterministic:
+        return 2048
+    return 512 if rows <= 512 else 1024 if rows <= 1024 else 1 << 24
+
+
+def plan(
+    tables: Tables, heads: int, kv_heads: int, capacity: int, size: int, deterministic: bool
+) -> Lists:
+    """Launch `fork_attention.plan` on CUDA."""
+    sizes = tables.sizes
+    split = split_size(sizes.rows, deterministic)
+    rows = tile_rows(heads, kv_heads, size)[2]
+    most = triton.cdiv(capacity, split)
+    tiles = sizes.rows // rows + sizes.requests + sizes.branches
+
+    def entries(count: int) -> Tensor:
+        return torch.empty((1 + count, 4), dtype=torch.int32, device=tables.tokens.device)
+
+    items, reads = entries(tiles * most), entries(sizes.branches * most)
+    segments = sizes.requests + sizes.branches
+    plan_kernel[(segments,)](
+        tables.segments, items, reads, segments, sizes.requests,
+        COLUMNS=COLUMNS, T=rows, SPLIT=split, S=triton.next_power_of_2(segments), BLOCK=128,
+        num_warps=4,
+    )  # fmt: skip
+    return Lists(items, reads, split)
+
+
+def attend(
+    q: Tensor,
+    tables: Tables,
+    rows: Tensor,
+    slots: KeySlots,
+    gate: Tensor | None,
+    lists: Lists,
+    read: bool,
+) -> Tensor:
+    """Launch `fork_attention.attend` on CUDA."""
+    queries, heads, dim = q.shape
+    kv, capacity = slots.keys[0].shape[:2]
+    group, padded, tile = tile_rows(heads, kv, q.element_size())
+    width = side(dim)
+    size, deep = tile_sizes(q.device, width, q.element_size())
+    split, items = lists.split, lists.reads if read else lists.items
+    splits = triton.cdiv(capacity, split)
+    count = splits * queries * heads if splits > 1 else 1
+    part = torch.empty((count, dim), dtype=torch.float32, device=q.device)
+    mass = torch.empty((count, 2), dtype=torch.float32, device=q.device)
+    gates = (0, 0) if gate is None else (gate.stride(0), gate.stride(1))
+    out = torch.empty_like(q)
+    requests = tables.sizes.requests
+    attend_kernel[(items.shape[0] - 1, kv)](
+        q, q if gate is None else gate, out, part, mass, items, tables.segments,
+        slots.keys[0], slots.values[0], slots.apart, slots.values_apart, slots.fresh,
+        requests, tables.sizes.rows, queries, *gates, heads, kv, capacity, dim,
+        dim**-0.5 * LOG2_E,
+        GATE=gate is not None, READ=read, COLUMNS=COLUMNS, SPLIT=split,
+        G=group, GROUP=padded, T=tile, N=size, D=width, STAGES=deep,
+        num_warps=8 if q.element_size() == 2 else 4,
+    )  # fmt: skip
+    if splits > 1:
+        merge_kernel[(queries, heads)](
+            part, mass, q if gate is None else gate, out, rows, tables.segments, requests,
+            queries, *gates, heads, dim,
+            GATE=gate is not None, COLUMNS=COLUMNS, SPLIT=split,
+            D=triton.next_power_of_2(dim), num_warps=2,
+        )  # fmt: skip
+    return out

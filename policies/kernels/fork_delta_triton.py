@@ -1,0 +1,339 @@
+"""Triton kernels of `fork_delta`: those of `gated_delta_triton` over the segments of a round.
+
+What a chunk does to the state is made for all chunks at once, trunks' and branches' alike; the
+walk over the chunks comes twice. The first takes each trunk from its slot (or from nothing), keeps
+the state before each chunk, leaves the checkpoint in the slot and the end where branches find it.
+The second takes those branches that have more than one chunk from their trunk's end. The read-out
+then looks up the state before each chunk: a branch's first chunk reads its trunk's end itself.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashrt_policies.kernels.fork_delta import DeltaSlots
+from flashrt_policies.kernels.fork_stream import COLUMNS, Tables
+from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
+from flashrt_policies.kernels.gated_delta_triton import soft_plus, unit_inverse
+from flashrt_policies.kernels.launch import begin, early, side, stages
+
+WALK_COLUMNS = 64  # columns of the state that one program of the walk holds
+TAPS_ROWS = 16
+PREPARE_WARPS = 8
+WALK_WARPS = 4
+READ_WARPS = 4
+
+
+@triton.jit
+def taps_kernel(
+    proj_ptr, rows_ptr, window_ptr, apart_ptr, conv_ptr, out_ptr, count,
+    proj_row, key_heads, key_dim, dim, channels, l2_eps, scale,
+    TAPS: tl.constexpr, R: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """R rows of one head of q, k or v: convolution, SiLU, and for q and k the norm."""
+    begin(PDL)
+    head = tl.program_id(1)
+    row, at = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
+    used = tl.load(rows_ptr + 3 * count + row, mask=row < count, other=-1) >= 0
+    if tl.max(used.to(tl.int32), 0) == 0:
+        return
+    normed = head < 2 * key_heads
+    first = tl.where(
+        normed, head * key_dim, 2 * key_heads * key_dim + (head - 2 * key_heads) * dim
+    )
+    mask = at < tl.where(normed, key_dim, dim)
+    channel = first + at
+    acc = tl.zeros((R, D), tl.float32)
+    for tap in tl.static_range(TAPS):
+        # A row of the stream; below -1 a row of a slot's window; -1 nothing, before the text.
+        if tap == TAPS - 1:
+            source = tl.where(used, row, -1)
+        else:
+            past = rows_ptr + (4 + TAPS - 2 - tap) * count + row
+            source = tl.load(past, mask=used, other=-1)
+        x = tl.load(
+            proj_ptr + source[:, None].to(tl.int64) * proj_row + channel[None, :],
+            mask=mask[None, :] & (source >= 0)[:, None],
+            other=0.0,
+        ).to(tl.float32)
+        if tl.min(source, 0) < -1:
+            early_row = source < -1
+            code = tl.where(early_row, -2 - source, 0)
+            away = tl.load(apart_ptr + code // (TAPS - 1), mask=early_row, other=0)
+            spot = window_ptr + away + (code % (TAPS - 1)) * channels
+            x += tl.load(
+                spot[:, None] + channel[None, :],
+                mask=mask[None, :] & early_row[:, None],
+                other=0.0,
+            ).to(tl.float32)
+        weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
+        acc = tl.fma(x, weight.to(tl.float32)[None, :], acc)
+    y = acc * tl.sigmoid(acc)
+    if normed:
+        share = tl.where(head < key_heads, scale, 1.0)
+        y = y * (tl.rsqrt(tl.sum(y * y, 1) + l2_eps) * share)[:, None]
+    spot = out_ptr + row[:, None].to(tl.int64) * channels + channel[None, :]
+    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask[None, :] & used[:, None])
+
+
+@triton.jit
+def prepare_kernel(
+    mixed_ptr, proj_ptr, counts_ptr, chunks_ptr, segments_ptr, decay_ptr, bias_ptr,
+    turn_ptr, gain_ptr, ask_ptr, own_ptr, last_ptr,
+    proj_row, requests, channels, key_heads, heads, key_dim, dim,
+    COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    EXACT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one value head: what it does to a state and what it reads from it.
+
+    Writes, with w and u the solution of the chunk's system for keys and values and k' the keys
+    decayed to the chunk's end, ask Q [C, K] and own O [C, V]; and where a state goes on behind
+    the chunk, turn R [K, K] = -w^T k', gain G^T [V, K] = u^T k' and last, its whole decay a.
+    """
+    begin(PDL)
+    chunk, head = tl.program_id(0), tl.program_id(1)
+    if chunk >= tl.load(counts_ptr + 3):
+        return
+    segment, order = tl.load(chunks_ptr + 2 * chunk), tl.load(chunks_ptr + 2 * chunk + 1)
+    spot = segments_ptr + segment * COLUMNS
+    start, count = tl.load(spot), tl.load(spot + 1)
+    kind = own_ptr.dtype.element_ty
+    key_head = head // (heads // key_heads)
+    i, at_k, at_v = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
+    real = order * C + i < count
+    row = (start + order * C + i).to(tl.int64)
+    in_k = real[:, None] & (at_k < key_dim)[None, :]
+    in_v = real[:, None] & (at_v < dim)[None, :]
+    slot = (chunk * heads + head).to(tl.int64)
+    line = mixed_ptr + row[:, None] * channels
+    k = tl.load(line + ((key_heads + key_head) * key_dim + at_k)[None, :], mask=in_k, other=0.0)
+    q = tl.load(line + (key_head * key_dim + at_k)[None, :], mask=in_k, other=0.0)
+    value = 2 * key_heads * key_dim + head * dim + at_v
+    v = tl.load(line + value[None, :], mask=in_v, other=0.0)
+
+    gate = proj_ptr + row * proj_row + channels + heads * dim + head
+    b = tl.load(gate, mask=real, other=0.0).to(tl.float32)
+    a = tl.load(gate + heads, mask=real, other=0.0).to(tl.float32) + tl.load(bias_ptr + head)
+    beta = tl.where(real, tl.sigmoid(b), 0.0)
+    g = tl.cumsum(tl.where(real, tl.load(decay_ptr + head) * soft_plus(a), 0.0), 0)  # [C]
+    last = tl.sum(tl.where(i == C - 1, g, 0.0), 0)
+
+    lower = i[:, None] >= i[None, :]
+    fade = tl.exp(tl.where(lower, g[:, None] - g[None, :], -float('inf')))  # [C, C]
+    system = tl.dot(k, tl.trans(k), input_precision='tf32x3') * fade * beta[:, None]
+    solve = unit_inverse(tl.where(i[:, None] > i[None, :], system, 0.0), C, EXACT)
+    inner = (tl.dot(q, tl.trans(k), input_precision='tf32x3') * fade).to(kind)
+
+    w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k, input_precision='tf32x3')
+    w = w.to(kind)
+    ask = q.to(tl.float32) * tl.exp(g)[:, None] - tl.dot(inner, w, input_precision='tf32x3')
+    tl.store(ask_ptr + slot * C * K + i[:, None] * K + at_k[None, :], ask.to(kind))
+    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3').to(kind)
+    own = tl.dot(inner, u, input_precision='tf32x3')
+    tl.store(own_ptr + slot * C * V + i[:, None] * V + at_v[None, :], own.to(kind))
+    if (segment < requests) | ((order + 1) * C < count):
+        k_end = (k.to(tl.float32) * tl.exp(last - g)[:, None]).to(kind)
+        turn = -tl.dot(tl.trans(w), k_end, input_precision='tf32x3')
+        tl.store(turn_ptr + slot * K * K + at_k[:, None] * K + at_k[None, :], turn.to(kind))
+        gain = tl.dot(tl.trans(u), k_end, input_precision='tf32x3')
+        tl.store(gain_ptr + slot * V * K + at_v[:, None] * K + at_k[None, :], gain.to(kind))
+        tl.store(last_ptr + slot, tl.exp(last))
+
+
+@triton.jit
+def walk(
+    state, turn_ptr, gain_ptr, last_ptr, before_ptr, head, heads, first, begin_at, end, at_k, at_v,
+    K: tl.constexpr, V: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Take the state [N, K] over chunks begin_at .. end of a segment; keep it before each."""
+    kind = before_ptr.dtype.element_ty
+    square = at_k[:, None] * K + at_k[None, :]
+    tile = at_v[:, None] * K + at_k[None, :]
+    for order in tl.range(begin_at, end, num_stages=STAGES):
+        slot = ((first + order) * heads + head).to(tl.int64)
+        turn = tl.load(turn_ptr + slot * K * K + square)
+        gain = tl.load(gain_ptr + slot * V * K + tile)
+        fade = tl.load(last_ptr + slot)
+        low = state.to(kind)
+        tl.store(before_ptr + slot * V * K + tile, low)
+        state = tl.fma(state, fade, gain.to(tl.float32))
+        state = tl.dot(low, turn, state, input_precision='tf32x3')
+    return state
+
+
+@triton.jit
+def trunk_kernel(
+    turn_ptr, gain_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, state_ptr, state_apart_ptr,
+    proj_ptr, window_ptr, window_apart_ptr, proj_row, channels, heads, key_dim, dim,
+    COLUMNS: tl.constexpr, TAPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    N: tl.constexpr, SHARE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One trunk's head and N columns of its state [N, K], from its slot to its end.
+
+    At the mark the state goes to the slot, and SHARE channels of the window before it.
+    """
+    begin(PDL)
+    request, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    spot = segments_ptr + request * COLUMNS
+    start, count, slot = tl.load(spot), tl.load(spot + 1), tl.load(spot + 2)
+    position, mark, first = tl.load(spot + 3), tl.load(spot + 5), tl.load(spot + 6)
+    if (count == 0) & (position == 0):
+        return
+    at_k, at_v = tl.arange(0, K), part * N + tl.arange(0, N)
+    in_state = (at_k < key_dim)[None, :] & (at_v < dim)[:, None]
+    tile = at_k[None, :] * dim + at_v[:, None]
+    live = state_ptr + tl.multiple_of(tl.load(state_apart_ptr + slot), 16)
+    live += head * key_dim * dim + tile
+    state = tl.load(live, mask=in_state & (position > 0), other=0.0)  # [N, K], float32
+    state = walk(
+        state, turn_ptr, gain_ptr, last_ptr, before_ptr, head, heads, first, 0, mark // C,
+        at_k, at_v, K, V, STAGES,
+    )  # fmt: skip
+    if mark > 0:
+        tl.store(live, state, mask=in_state)
+        channel = (head * tl.num_programs(2) + part) * SHARE + tl.arange(0, SHARE)
+        window = window_ptr + tl.load(window_apart_ptr + slot)
+        for tap in tl.static_range(TAPS - 1):
+            source = (start + mark - (TAPS - 1) + tap).to(tl.int64) * proj_row
+            x = tl.load(proj_ptr + source + channel, mask=channel < channels, other=0.0)
+            tl.store(window + tap * channels + channel, x, mask=channel < channels)
+    state = walk(
+        state, turn_ptr, gain_ptr, last_ptr, before_ptr, head, heads, first, mark // C,
+        tl.cdiv(count, C), at_k, at_v, K, V, STAGES,
+    )  # fmt: skip
+    end = ends_ptr + (request * heads + head).to(tl.int64) * V * K
+    tl.store(end + at_v[:, None] * K + at_k[None, :], state)
+
+
+@triton.jit
+def branch_kernel(
+    turn_ptr, gain_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, requests, heads,
+    COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, N: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One branch's head and N columns of its state, from its trunk's end to its last chunk."""
+    begin(PDL)
+    branch, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    spot = segments_ptr + (requests + branch) * COLUMNS
+    count, first, trunk = tl.load(spot + 1), tl.load(spot + 6), tl.load(spot + 7)
+    chunks = tl.cdiv(count, C)
+    if chunks < 2:
+        return
+    at_k, at_v = tl.arange(0, K), part * N + tl.arange(0, N)
+    tile = at_v[:, None] * K + at_k[None, :]
+    state = tl.load(ends_ptr + (trunk * heads + head).to(tl.int64) * V * K + tile)
+    state = walk(
+        state, turn_ptr, gain_ptr, last_ptr, before_ptr, head, heads, first, 0, chunks - 1,
+        at_k, at_v, K, V, STAGES,
+    )  # fmt: skip
+    slot = ((first + chunks - 1) * heads + head).to(tl.int64)
+    tl.store(before_ptr + slot * V * K + tile, state.to(before_ptr.dtype.element_ty))
+
+
+@triton.jit
+def read_kernel(
+    before_ptr, ends_ptr, ask_ptr, own_ptr, proj_ptr, norm_ptr, counts_ptr, chunks_ptr,
+    segments_ptr, out_ptr, proj_row, requests, channels, heads, dim, eps,
+    COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one head: o = Q S + O, then norm(o) * silu(z)."""
+    begin(PDL)
+    chunk, head = tl.program_id(0), tl.program_id(1)
+    if chunk >= tl.load(counts_ptr + 3):
+        return
+    segment, order = tl.load(chunks_ptr + 2 * chunk), tl.load(chunks_ptr + 2 * chunk + 1)
+    spot = segments_ptr + segment * COLUMNS
+    start, count, trunk = tl.load(spot), tl.load(spot + 1), tl.load(spot + 7)
+    kind = own_ptr.dtype.element_ty
+    i, at_k, at_v = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
+    row = (start + order * C + i).to(tl.int64)
+    inside = (order * C + i < count)[:, None] & (at_v < dim)[None, :]
+    slot = (chunk * heads + head).to(tl.int64)
+    tile = at_v[None, :] * K + at_k[:, None]
+    if (segment >= requests) & (order == 0):
+        end = ends_ptr + (trunk * heads + head).to(tl.int64) * V * K
+        state = tl.load(end + tile).to(kind)  # [K, V]
+    else:
+        state = tl.load(before_ptr + slot * V * K + tile)
+    ask = tl.load(ask_ptr + slot * C * K + i[:, None] * K + at_k[None, :])
+    own = tl.load(own_ptr + slot * C * V + i[:, None] * V + at_v[None, :]).to(tl.float32)
+    gate = channels + head * dim + at_v
+    z = tl.load(proj_ptr + row[:, None] * proj_row + gate[None, :], mask=inside, other=0.0)
+    o = tl.dot(ask, state, own, input_precision='tf32x3')  # [C, V]; zero in columns past dim
+    z = z.to(tl.float32)
+    scale = tl.load(norm_ptr + at_v, mask=at_v < dim, other=0.0)
+    inverse = tl.rsqrt(tl.sum(o * o, 1) / dim + eps)
+    y = o * inverse[:, None] * scale[None, :] * (z * tl.sigmoid(z))
+    spot = out_ptr + (row[:, None] * heads + head) * dim + at_v[None, :]
+    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def mix(
+    proj: Tensor,
+    tables: Tables,
+    rows: Tensor,
+    slots: DeltaSlots,
+    conv: Tensor,
+    decay: Tensor,
+    bias: Tensor,
+    norm: Tensor,
+    eps: float,
+    dims: tuple[int, int, int, int],
+) -> Tensor:
+    """Launch `fork_delta.mix` on CUDA."""
+    key_heads, heads, key_dim, dim = dims
+    taps, channels = conv.shape
+    sizes, count = tables.sizes, proj.shape[0]
+    k, v = side(key_dim), side(dim)
+
+    def scratch(chunks: int, *shape: int, dtype: torch.dtype = proj.dtype) -> Tensor:
+        return torch.empty((chunks, heads, *shape), dtype=dtype, device=proj.device)
+
+    mixed = torch.empty((count, channels), dtype=proj.dtype, device=proj.device)
+    taps_kernel[(triton.cdiv(count, TAPS_ROWS), 2 * key_heads + heads)](
+        proj, rows, slots.window[0], slots.window_apart, conv, mixed, count,
+        proj.stride(0), key_heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
+        TAPS=taps, R=TAPS_ROWS, D=triton.next_power_of_2(max(key_dim, dim)),
+        num_warps=4, **early(proj),
+    )  # fmt: skip
+    n = sizes.chunks
+    turn, gain, before = scratch(n, k, k), scratch(n, v, k), scratch(n, v, k)
+    ask, own = scratch(n, CHUNK, k), scratch(n, CHUNK, v)
+    last = scratch(n, dtype=torch.float32)
+    ends = scratch(sizes.requests, v, k, dtype=torch.float32)
+    prepare_kernel[(n, heads)](
+        mixed, proj, tables.counts, tables.chunks, tables.segments, decay, bias,
+        turn, gain, ask, own, last,
+        proj.stride(0), sizes.requests, channels, key_heads, heads, key_dim, dim,
+        COLUMNS=COLUMNS, C=CHUNK, K=k, V=v,
+        EXACT='tf32' if proj.element_size() == 2 else 'tf32x3',
+        num_warps=PREPARE_WARPS, num_stages=1, **early(proj),
+    )  # fmt: skip
+    columns = min(v, WALK_COLUMNS)
+    parts = v // columns
+    deep = stages(proj, k * (k + columns), 4)
+    trunk_kernel[(sizes.requests, heads, parts)](
+        turn, gain, last, before, ends, tables.segments, slots.recurrent[0],
+        slots.recurrent_apart, proj, slots.window[0], slots.window_apart,
+        proj.stride(0), channels, heads, key_dim, dim,
+        COLUMNS=COLUMNS, TAPS=taps, C=CHUNK, K=k, V=v, N=columns,
+        SHARE=triton.next_power_of_2(triton.cdiv(channels, heads * parts)),
+        STAGES=deep, num_warps=WALK_WARPS, **early(proj),
+    )  # fmt: skip
+    branch_kernel[(sizes.branches, heads, parts)](
+        turn, gain, last, before, ends, tables.segments, sizes.requests, heads,
+        COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, N=columns, STAGES=min(deep, 2),
+        num_warps=WALK_WARPS, **early(proj),
+    )  # fmt: skip
+    out = torch.empty((count, heads * dim), dtype=proj.dtype, device=proj.device)
+    read_kernel[(n, heads)](
+        before, ends, ask, own, proj, norm, tables.counts, tables.chunks, tables.segments, out,
+        proj.stride(0), sizes.requests, channels, heads, dim, eps,
+        COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, num_warps=READ_WARPS, num_stages=1, **early(proj),
+    )  # fmt: skip
+    return out
