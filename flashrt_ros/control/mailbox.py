@@ -41,6 +41,7 @@ class SubgoalPort:
     live: Buffer
 
 
+SAME, NOTHING = -1, -2  # what `Mailbox.gather` takes in place of a row's index
 _EMPTY = {'live': 0, 'generation': 0, 'posted': 0, 'tick': -1, 'offered': 0, 'unread': 0}
 
 
@@ -103,6 +104,12 @@ class Mailbox:
         """Control tick at which the newest subgoal was posted; -1 for before the first tick."""
         return self._host['tick']
 
+    @property
+    def settled(self) -> bool:
+        """Every posted subgoal has been live, so that an offer overwrites none."""
+        host = self._host
+        return bool(host['unread']) or host['posted'] == host['generation']
+
     def post(self, row: np.ndarray | torch.Tensor, tick: int = -1) -> int:
         """Write the idle slot and return its generation. A second post replaces the first.
 
@@ -131,21 +138,23 @@ class Mailbox:
             return generation
 
     def gather(self, rows: torch.Tensor, index: torch.Tensor) -> None:
-        """Put ``rows[index]`` into the idle slot; a negative index repeats the live subgoal.
+        """Put ``rows[index]`` into the idle slot, on the device alone: the host reads nothing.
 
-        What a planner's graph ends with: on the device alone, nothing is read by the host. The
-        generation rises by one with a new row and stays with a repeated one.
+        What a planner's graph ends with. A new row has the next generation; `SAME` repeats the
+        live row and its generation; `NOTHING` leaves the idle slot as it is.
 
         Args:
             rows: int32 [N, L].
-            index: int64 [1].
+            index: int64 [1], 0 to N - 1, `SAME` or `NOTHING`.
         """
         slots, live, numbers = self._slots.tensor, self._live.tensor, self._generations.tensor
-        new = index >= 0
+        idle, new = 1 - live, index >= 0
+        kept = torch.where(index == SAME, live, idle)  # the slot that is repeated
         row = rows.index_select(0, index.clamp(min=0))  # [1, L]
-        row = torch.where(new[:, None], row, slots.index_select(0, live))
-        slots.index_copy_(0, 1 - live, row)
-        numbers.index_copy_(0, 1 - live, numbers.index_select(0, live) + new)
+        row = torch.where(new[:, None], row, slots.index_select(0, kept))
+        number = torch.where(new, numbers.index_select(0, live) + 1, numbers.index_select(0, kept))
+        slots.index_copy_(0, idle, row)
+        numbers.index_copy_(0, idle, number)
 
     @contextmanager
     def offering(self, tick: int = -1) -> Iterator[None]:
@@ -158,7 +167,7 @@ class Mailbox:
             MailboxError: A posted subgoal is waiting, which the graph would overwrite.
         """
         with self._lock:
-            if self._host['posted'] != self._host['generation'] and not self._host['unread']:
+            if not self.settled:
                 raise MailboxError(
                     f'generation {self._host["posted"]} is posted and not live yet: an offer must '
                     'wait for its flip'

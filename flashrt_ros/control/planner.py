@@ -1,8 +1,8 @@
 """From an instruction to subgoals, one at a time.
 
-A planner is asked once for a plan and then, tick by tick, whether the current subgoal is over.
-`ScriptedPlanner` reads the instruction by rule; a language model takes its place behind the same
-protocol.
+A planner is asked once for a plan and then, again and again, whether the current subgoal is over.
+`DecidingPlanner` (in `deciding`) asks a language model. `ScriptedPlanner` goes by rule: for tests,
+and for machines that must not load one.
 """
 
 from __future__ import annotations
@@ -34,11 +34,36 @@ class Decision:
         kind: ``keep`` the subgoal, go on to the ``next``, the plan is ``done`` or ``failed``.
         subgoal: The subgoal from now on; empty once the plan is over.
         reason: Why, in words.
+        handed: The subgoal is in the policy's mailbox already.
     """
 
     kind: str
     subgoal: str
     reason: str = ''
+    handed: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the robot reports at one tick.
+
+    Attributes:
+        reached: skill -> whether its condition holds at this moment.
+        hand: x, y, z in metres; empty where the robot does not say.
+        grip: the gripper's opening, 0 to 1.
+        age_ms: age of the observation, milliseconds.
+        missed: control ticks missed since the last decision.
+        held: why the robot holds; empty = it does not.
+        note: what people say meanwhile, in words.
+    """
+
+    reached: Mapping[str, bool]
+    hand: tuple[float, ...] = ()
+    grip: float = 1.0
+    age_ms: float = 0.0
+    missed: int = 0
+    held: str = ''
+    note: str = ''
 
 
 class Planner(Protocol):
@@ -55,8 +80,8 @@ class Planner(Protocol):
     def start(self, instruction: str) -> tuple[str, ...]:
         """Take an instruction, return the plan; `PlannerError` if it is not understood."""
 
-    def decide(self, tick: int, reached: Mapping[str, bool]) -> Decision:
-        """Say what follows from what is reached at ``tick``. Called once per tick."""
+    def decide(self, tick: int, facts: Facts) -> Decision:
+        """Say what follows from the robot's report at ``tick``."""
 
     def state(self) -> dict[str, object]:
         """Everything the next decision depends on."""
@@ -146,12 +171,12 @@ class ScriptedPlanner:
     def _example(self) -> str:
         return f'"{", then ".join(self.skills[:2])}"'
 
-    def decide(self, tick: int, reached: Mapping[str, bool]) -> Decision:
+    def decide(self, tick: int, facts: Facts) -> Decision:
         """Go on to the next subgoal once the current one is reported reached for long enough."""
         if self._index >= len(self._plan):
             return Decision(DONE, '', 'every subgoal is reached')
         current = self._plan[self._index]
-        self._streak = self._streak + 1 if reached.get(current, False) else 0
+        self._streak = self._streak + 1 if facts.reached.get(current, False) else 0
         if self._streak < self.done_ticks:
             if self.max_ticks and tick - self._since >= self.max_ticks:
                 text = f'"{current}" is not reached after {tick - self._since} ticks'

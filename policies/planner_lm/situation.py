@@ -91,9 +91,9 @@ class Situation:
         return Choice(NEXT, (*self.skills, FINISHED, CANNOT))
 
     @property
-    def questions(self) -> tuple[YesNo | Choice, ...]:
-        """What the planner asks in every round: done, next, safe, stop."""
-        return (DONE, self.next, SAFE, STOP)
+    def questions(self) -> tuple[Choice, YesNo, YesNo, YesNo]:
+        """What the planner asks in every round: next, done, safe, stop."""
+        return (self.next, DONE, SAFE, STOP)
 
 
 def _list(items: tuple[str, ...]) -> str:

@@ -2,7 +2,15 @@
 
 import pytest
 
-from flashrt_ros.control.planner import DONE, FAILED, KEEP, NEXT, PlannerError, ScriptedPlanner
+from flashrt_ros.control.planner import (
+    DONE,
+    FAILED,
+    KEEP,
+    NEXT,
+    Facts,
+    PlannerError,
+    ScriptedPlanner,
+)
 
 OPEN, CLOSE = 'open the drawer', 'close the drawer'
 
@@ -57,18 +65,19 @@ def test_goes_on_when_reached_for_long_enough() -> None:
     """A subgoal is over after ``done_ticks`` in a row, a flicker does not count."""
     it = planner(done_ticks=2)
     it.start('open the drawer, then close it')
-    kinds = [it.decide(t, {OPEN: r}).kind for t, r in enumerate([False, True, False, True, True])]
+    flicker = [False, True, False, True, True]
+    kinds = [it.decide(t, Facts({OPEN: r})).kind for t, r in enumerate(flicker)]
     assert kinds == [KEEP, KEEP, KEEP, KEEP, NEXT]
     assert it.index == 1
-    assert it.decide(5, {OPEN: True}).kind == KEEP  # only the current subgoal counts
-    assert [it.decide(t, {CLOSE: True}).kind for t in (6, 7, 8)] == [KEEP, DONE, DONE]
+    assert it.decide(5, Facts({OPEN: True})).kind == KEEP  # only the current subgoal counts
+    assert [it.decide(t, Facts({CLOSE: True})).kind for t in (6, 7, 8)] == [KEEP, DONE, DONE]
 
 
 def test_gives_up_in_time() -> None:
     """A subgoal that takes longer than ``max_ticks`` is failed, with the number in the reason."""
     it = planner(max_ticks=3)
     it.start(OPEN)
-    decisions = [it.decide(t, {}) for t in range(4)]
+    decisions = [it.decide(t, Facts({})) for t in range(4)]
     assert [d.kind for d in decisions] == [KEEP, KEEP, KEEP, FAILED]
     assert '3 ticks' in decisions[-1].reason
 
@@ -78,8 +87,8 @@ def test_state_carries_every_decision() -> None:
     one, other, blank = planner(done_ticks=2), planner(done_ticks=2), planner(done_ticks=2)
     one.start('open the drawer, then close it')
     blank.start('open the drawer, then close it')
-    one.decide(0, {OPEN: True})
+    one.decide(0, Facts({OPEN: True}))
     other.set_state(one.state())
-    expected = one.decide(1, {OPEN: True})
-    assert other.decide(1, {OPEN: True}) == expected
-    assert blank.decide(1, {OPEN: True}) != expected  # negative control
+    expected = one.decide(1, Facts({OPEN: True}))
+    assert other.decide(1, Facts({OPEN: True})) == expected
+    assert blank.decide(1, Facts({OPEN: True})) != expected  # negative control

@@ -43,13 +43,13 @@ class Place:
     Attributes:
         real: bool [N, S], rows that are tokens; they come first.
         position: int64 [N, S], of each row in its text.
-        mask: bool [B, 1, Q, K], which keys each query sees.
+        mask: bool [B, 1, Q, K], which keys each query sees; None for all up to itself.
         branches: R, stretches per trunk; 0 for the trunks themselves.
     """
 
     real: Tensor
     position: Tensor
-    mask: Tensor
+    mask: Tensor | None
     branches: int
 
 
@@ -127,10 +127,11 @@ class LinearMixer(nn.Module):
         beta = self.in_proj_b(x).float().sigmoid() * real
         step = F.softplus(self.in_proj_a(x).float() + self.dt_bias)
         g = -self.A_log.float().exp() * step * real
-        out, state = delta_rule(
-            q.unflatten(-1, (c.lin_k_heads, -1)), k.unflatten(-1, (c.lin_k_heads, -1)),
-            v.unflatten(-1, (c.lin_v_heads, -1)), g, beta, state,
-        )  # fmt: skip
+        with torch.autocast(x.device.type, enabled=False):  # float32 inside, as at run time
+            out, state = delta_rule(
+                q.unflatten(-1, (c.lin_k_heads, -1)), k.unflatten(-1, (c.lin_k_heads, -1)),
+                v.unflatten(-1, (c.lin_v_heads, -1)), g, beta, state,
+            )  # fmt: skip
         if not at.branches:
             last = at.real.sum(1)[:, None] + torch.arange(c.conv_width - 1, device=x.device)
             memory.window = series.gather(1, last[..., None].expand(-1, -1, c.conv_dim))
@@ -165,7 +166,7 @@ class FullMixer(nn.Module):
         v = self.v_proj(x).unflatten(-1, (c.kv_heads, c.head_dim))
         angle = at.position[..., None].float() * self.frequencies  # [N, S, rotary / 2]
         q, k = rotate(self.q_norm(q), angle), rotate(self.k_norm(k), angle)
-        trunks = at.mask.shape[0]
+        trunks = x.shape[0] // max(1, at.branches)
         # Branches of one trunk stand side by side: [N, S, H, D] -> [B, H, R * S, D].
         q, k, v = (
             t.reshape(trunks, -1, *t.shape[2:]).transpose(1, 2).to(v.dtype) for t in (q, k, v)
@@ -177,8 +178,9 @@ class FullMixer(nn.Module):
             memory.keys, memory.values = k, v
         rep = c.heads // c.kv_heads
         o = F.scaled_dot_product_attention(
-            q, k.repeat_interleave(rep, 1), v.repeat_interleave(rep, 1), attn_mask=at.mask
-        )
+            q, k.repeat_interleave(rep, 1), v.repeat_interleave(rep, 1), attn_mask=at.mask,
+            is_causal=at.mask is None,
+        )  # fmt: skip
         o = o.transpose(1, 2).reshape(*gate.shape) * gate.sigmoid()
         out: Tensor = self.o_proj(o.flatten(-2))
         return out
@@ -257,8 +259,7 @@ class Network(nn.Module):
         """
         place = torch.arange(tokens.shape[1], device=tokens.device)
         real = place < lengths[:, None]
-        mask = (place[:, None] >= place)[None, None].expand(len(tokens), 1, -1, -1)
-        at = Place(real, place.expand_as(tokens), mask, 0)
+        at = Place(real, place.expand_as(tokens), None, 0)
         memories = [Memory() for _ in self.config.layers]
         return self.model(tokens, at, memories), memories
 

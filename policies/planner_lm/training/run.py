@@ -44,7 +44,6 @@ def train(
         The history that was written.
     """
     exact(torch.device(device))
-    torch.set_float32_matmul_precision('high')
     known = vocabulary.load(words)
     trained, held_out = Examples(known, recipe.seed), Examples(known, recipe.seed, held_out=True)
     trainer = PlannerTrainer(recipe, trained, held_out, out, torch.device(device), tell)
