@@ -181,8 +181,8 @@ class DraftingLM(HybridLM):
         embedded = weights.embed.index_select(0, rows.long())
         at = Stretch(position, one, self._at.freq)
         made, kept = verify(self.config, weights, state, embedded, at)
+        head_logits(made, weights.head, ahead.logits.tensor)
         for index in range(self.drafts + 1):
-            head_logits(made[index : index + 1], weights.head, ahead.logits.tensor[index])
             sampling.greedy(ahead.logits.tensor[index], chosen[index : index + 1])
         right = self._agreed(rows[1:], chosen[:-1])
         kept.settle(right)

@@ -21,14 +21,16 @@ from flashrt_policies.kernels.place_triton import place
 
 
 def step_linear(
-    config: LMConfig, layer: LinearLayer, proj: Tensor, window: Tensor, state: Tensor
-) -> Tensor:
-    """Return the gated output of a linear layer's heads, [1, HV * V]."""
+    config: LMConfig, layer: LinearLayer, proj: Tensor, window: Tensor, state: Tensor,
+    after: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:  # fmt: skip
+    """Return the gated output of a linear layer's heads, [1, HV * V]; `after` as `delta_step`."""
     c = config
     dims = (c.lin_k_heads, c.lin_v_heads, c.lin_k_dim, c.lin_v_dim)
     return delta_step(
-        proj, window, state, layer.conv, layer.decay, layer.dt_bias, layer.norm, c.eps, dims
-    )
+        proj, window, state, layer.conv, layer.decay, layer.dt_bias, layer.norm, c.eps, dims,
+        after,
+    )  # fmt: skip
 
 
 def step_full(
