@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from flashrt_interfaces.msg import RobotState, Subgoal
-from flashrt_ros.control.planner import Planner, ScriptedPlanner
+from flashrt_ros.control.planner import Planner
 from flashrt_ros.control.planner_clock import PlannerClock
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes import policy_node as policy
+from flashrt_ros.nodes.judging import Desk, asks, make_planner
 from flashrt_ros.nodes.params import Param
-from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, Stamp
+from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, Stamp, due
 from flashrt_ros.nodes.spin import run
 
 PARAMS = (*policy.PARAMS, *PLANNER_PARAMS)
@@ -27,14 +28,21 @@ class Brain(policy.PolicyNode):
         super().__init__(name, **options)
         out = self.create_publisher(Subgoal, names.SUBGOAL, qos.TELEMETRY)
         self._announcer = Announcer(self, out, lambda text, tick: self.actor.post(text, tick))
+        self._deciding = False
 
     def parameters(self) -> Sequence[Param]:
         """Return the parameters of policy and planner."""
         return PARAMS
 
-    def hosts(self, skills: Sequence[str]) -> dict[str, Any]:
+    def configure(self) -> None:
+        """Make policy and planner, and answer questions."""
+        super().configure()
+        Desk(self, lambda: self.planner, self.worker.call)
+        self._announcer.listen()
+
+    def hosts(self, skills: Sequence[str], ctx: Any, mailbox: Any) -> dict[str, Any]:
         """Make the planner for what the policy can do; its state belongs to the capsules."""
-        self.planner = ScriptedPlanner(skills, self.p.done_ticks, self.p.subgoal_max_ticks)
+        self.planner = make_planner(self.p, skills, ctx, mailbox)
         self.clock = PlannerClock()
         return {'planner': self.planner, 'planner/clock': self.clock}
 
@@ -58,8 +66,24 @@ class Brain(policy.PolicyNode):
         self._announcer.tell(self._now, self.planner, self.planner.index)
 
     def decide(self, msg: RobotState) -> None:
-        """Go on to the next subgoal when the robot's state says that the current is reached."""
-        self._announcer.decide(self._now, self.planner, msg, self.clock.at(msg.tick))
+        """Go on to the next subgoal when the current is reached: at once, or where graphs run."""
+        now = self.clock.at(msg.tick)
+        if not asks(self.planner):
+            self._announcer.decide(self._now, self.planner, msg, now)
+        elif due(self.p, msg.tick) and not self._deciding:
+            self._deciding = True
+            stamp = self._now
+            self.worker.submit(lambda: self._ask(stamp, msg, now))
+
+    def _ask(self, stamp: Stamp, msg: RobotState, now: int) -> None:
+        """Ask the planner on the replay thread, unless an interrupt came between."""
+        try:
+            if stamp == self._now and not self.actor.paused:
+                self._announcer.decide(stamp, self.planner, msg, now)
+        except Exception as error:
+            self.log.error(f'the planner failed: {type(error).__name__}: {error}')
+        finally:
+            self._deciding = False
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ SUBGOAL = 'brain/subgoal'  # Subgoal, for watching
 BRAIN_BEGIN = 'brain/begin'  # BeginEpisode
 BRAIN_SNAPSHOT = 'brain/snapshot'  # Snapshot
 BRAIN_RESTORE = 'brain/restore'  # Restore
+DECIDE = 'planner/decide'  # Decide: questions put to the planner's language model
+NOTE = 'planner/note'  # std_msgs/String: what people say meanwhile; empty = nothing
 BRAIN_LIST = 'brain/list_capsules'  # ListCapsules
 
 PLANNER_BEGIN = 'planner/begin'  # BeginEpisode, where the planner is a process of its own

@@ -12,13 +12,14 @@ from typing import Any
 from flashrt_interfaces.msg import EpisodeState, RobotState, Subgoal
 from flashrt_interfaces.srv import BeginEpisode, Restore, Snapshot
 from flashrt_ros.control import episode
-from flashrt_ros.control.planner import Planner, ScriptedPlanner
+from flashrt_ros.control.planner import Planner
 from flashrt_ros.control.planner_clock import PlannerClock
 from flashrt_ros.control.shelf import Shelf
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.base import Managed, answers
+from flashrt_ros.nodes.judging import Desk, asks, make_planner
 from flashrt_ros.nodes.params import Param, declare
-from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer
+from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, due
 from flashrt_ros.nodes.spin import run
 
 PARAMS = (
@@ -61,12 +62,12 @@ class PlannerNode(Managed):
 
     def configure(self) -> None:
         """Make the planner and listen."""
-        self.planner: Planner = ScriptedPlanner(
-            self.skills(), self.p.done_ticks, self.p.subgoal_max_ticks
-        )
+        self.planner: Planner = make_planner(self.p, self.skills())
         self._shelf: Shelf[tuple[dict, dict]] = Shelf('the planner', self.p.capsules)
         self.listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED)
         self.listen(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE)
+        Desk(self, lambda: self.planner, lambda job: job())
+        self._announcer.listen()
         self.offer(BeginEpisode, names.PLANNER_BEGIN, self._begin)
         self.offer(Snapshot, names.PLANNER_SNAPSHOT, self._snapshot)
         self.offer(Restore, names.PLANNER_RESTORE, self._restore)
@@ -81,8 +82,11 @@ class PlannerNode(Managed):
             self._announcer.tell(self._stamp, self.planner, self.planner.index)
 
     def _on_state(self, msg: RobotState) -> None:
-        if self.active and self._going and (msg.episode, msg.epoch) == self._stamp:
-            self._announcer.decide(self._stamp, self.planner, msg, self.clock.at(msg.tick))
+        if not self.active or not self._going or (msg.episode, msg.epoch) != self._stamp:
+            return
+        now = self.clock.at(msg.tick)
+        if not asks(self.planner) or due(self.p, msg.tick):
+            self._announcer.decide(self._stamp, self.planner, msg, now)
 
     @answers
     def _begin(self, request: BeginEpisode.Request, response: BeginEpisode.Response) -> str:

@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from std_msgs.msg import String
+
 from flashrt_interfaces.msg import RobotState, Subgoal
 from flashrt_ros.control.planner import DONE, FAILED, NEXT, Facts, Planner
+from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.params import Param
 
 PLANNER_PARAMS = (
-    Param('done_ticks', 1, 'ticks in a row a subgoal must be reached before it is over', 1, 1000),
+    Param('planner', 'rules', 'who plans: shipped name, checkpoint, or "rules" for none'),
+    Param('sure', 0.8, 'how sure an answer must be to count', 0.5, 1.0),
+    Param('decide_every', 8, 'control ticks from one round of questions to the next', 1, 1000),
+    Param('decide_at', 4, 'the tick of them that is asked at', 0, 999),
+    Param('planner_device', 'cpu', 'where a planner apart runs: cpu, cuda or cuda:N'),
+    Param('done_ticks', 1, 'rules: ticks in a row a subgoal must be reached', 1, 1000),
     Param('subgoal_max_ticks', 400, 'ticks after which a subgoal has failed; 0 = never', 0, 10**6),
 )
 Stamp = tuple[int, int]  # episode and epoch
+
+
+def due(params: Any, tick: int) -> bool:
+    """Whether a planner that takes its time is asked at this tick, between two inferences."""
+    return bool(tick % params.decide_every == params.decide_at % params.decide_every)
 
 
 class Announcer:
@@ -38,6 +51,14 @@ class Announcer:
         self._renewed = -1  # tick at which the current subgoal was told last
         self._missed = 0  # ticks missed up to the last state
         self.note = ''  # what people say
+
+    def listen(self) -> None:
+        """Hear what people say."""
+
+        def on_note(msg: String) -> None:
+            self.note = msg.data
+
+        self._node.listen(String, names.NOTE, on_note, qos.TELEMETRY)
 
     def decide(self, stamp: Stamp, planner: Planner, msg: RobotState, now: int) -> None:
         """Go on to the next subgoal when the robot's state says that the current is reached.

@@ -99,7 +99,7 @@ class PolicyNode(BrainServices):
 
         return registry.spec(self.p.policy).subgoal_length
 
-    def hosts(self, skills: Sequence[str]) -> dict[str, Any]:
+    def hosts(self, skills: Sequence[str], ctx: Any, mailbox: Any) -> dict[str, Any]:
         """Return host state that the capsules carry beside the actor's, by name."""
         return {}
 
@@ -163,7 +163,7 @@ class PolicyNode(BrainServices):
             self.p.delay,
             subgoal_delay=self.p.subgoal_delay,
             hold=HoldRule(spec.action_dim, tuple(self.p.hold_keep)),
-            hosts=self.hosts(spec.skills),
+            hosts=self.hosts(spec.skills, ctx, mailbox),
         )
         black = np.zeros((*spec.image_hw, 3), np.uint8)
         for _ in range(3):
