@@ -60,7 +60,9 @@ def main() -> int:
     parser.add_argument('--count', type=int, default=160)
     args = parser.parse_args()
     cpu = args.device == 'cpu'
-    config = parse_config(SMALL if cpu else QWEN_0_8B)
+    # A tied head over random weights repeats its token for ever.
+    dims = {**(SMALL if cpu else QWEN_0_8B), 'tie_word_embeddings': False}
+    config = parse_config(dims)
     device = torch.device(args.device)
     rng = torch.Generator().manual_seed(0)
     prompts = [torch.randint(config.vocab, (n,), generator=rng) for n in (1, 64, 200, 1500)]
