@@ -14,6 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,9 @@ class PlannerTrainer:
             self.tell(line)
 
     def _measure(self) -> None:
-        groups = -(-self.recipe.train.measure // (self.held_out.size * 4))
-        batches = [batch for index in range(groups) for batch in self.held_out[index]]
+        train = self.recipe.train
+        count = -(-train.measure // self.held_out.size)
+        batches = islice(stream(self.held_out, 0, train.workers), count)
         found = summarise(measure(self.average, batches, self.device))
         self.measures.append({'step': self.done, **found})
         parts = (f'{name} {100 * row["right"]:.2f} %' for name, row in found.items())
