@@ -24,8 +24,9 @@ COMMANDS: dict[str, str] = {
     'demo': 'one robot brain, end to end: two subgoals, an interrupt, a reset, an exact replay',
     'rollout': 'run a policy in a simulated environment and report its success rate',
     'data': 'generate demonstrations with the scripted experts',
-    'train': 'train a policy on demonstrations',
+    'train': 'train a policy on demonstrations, or a planner',
     'lm': 'try a language model: continue a text, or chat',
+    'decide': 'put questions to a state, and see how likely every answer is',
     'capsule': 'list, show, verify and remove stored capsules',
     'bench': 'measure, and write the figures as JSON',
 }
