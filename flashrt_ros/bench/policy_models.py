@@ -93,10 +93,11 @@ class Measured:
         folder = stand_in(family, views, tiny)
         with torch.no_grad():
             network, digest = build(family, source, self.sizes, folder, float8)
-        action = plain(folder.action_dim)
+        state, action = plain(folder.state_dim), plain(folder.action_dim)
         words = Words(Letters(), folder.prompt_tokens, self.sizes.vocabulary)
         parts = Parts(
-            spec_of(folder, action), network, plain(folder.state_dim), action, words,
+            spec_of(folder, {'STATE': state, 'ACTION': action}),
+            network, state, action, words,
             line_prompt, digest, family,
         )  # fmt: skip
         self.mailbox = Mailbox(self.ctx, SUBGOAL_BYTES)

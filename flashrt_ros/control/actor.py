@@ -25,6 +25,7 @@ from flashrt_ros.contract.stream import Stream
 from flashrt_ros.control.chunk_queue import ChunkQueue
 from flashrt_ros.control.guards import GuardError, Guards
 from flashrt_ros.control.mailbox import Mailbox
+from flashrt_ros.control.pace import Pace
 from flashrt_ros.control.protocols import Host, Policy
 from flashrt_ros.control.text import encode
 from flashrt_ros.control.types import DELAY, EXECUTE, Chunk, Command, HoldRule, Observation
@@ -102,6 +103,9 @@ class Actor:
         mailbox.close_over(self.closure)
         self.closure.host('actor/queue', get=self.queue.state, set=self.queue.set_state)
         self.closure.host('actor/clock', get=self._clock, set=self._set_clock)
+        self._pace = Pace(delay, horizon) if hasattr(policy, 'pace') else None
+        if self._pace is not None:
+            self.closure.host('actor/pace', get=self._pace.state, set=self._pace.set_state)
         for name, host in (hosts or {}).items():
             self.closure.host(name, get=host.state, set=host.set_state)
         fingerprint = session_fingerprint or Fingerprint.of(
@@ -139,6 +143,7 @@ class Actor:
             self.queue.start(episode, epoch)
             self._request, self._tick, self._fresh = -1, -1, True
             self._paused, self.capsule = paused, ''
+            self._begin_pace()
 
     def infer(self, observation: Observation) -> Chunk:
         """Turn one observation into a chunk and queue it.
@@ -165,6 +170,8 @@ class Actor:
                 if tick >= self.mailbox.posted_tick + self.subgoal_delay:
                     self.mailbox.flip()
                 self.policy.observe(observation.images, observation.proprio)
+                if self._pace is not None:
+                    self.policy.pace(*self._pace.next(tick))  # type: ignore[attr-defined]
                 actions = self.policy.plan()  # [H, A]
                 # Read behind the replay: a planner on the device tells the host nothing before.
                 generation = self.mailbox.generation
@@ -173,10 +180,18 @@ class Actor:
             with self._lock:
                 self._fresh = True
                 self.refused += 1
+                if self._pace is not None:
+                    self._pace.refuse()
             raise
         latency = (time.perf_counter() - began) * 1e3
         chunk = Chunk(actions, tick, tick + self.delay, *stamp, generation, latency)
-        return self.queue.push(chunk) or chunk
+        queued = self.queue.push(chunk)
+        if self._pace is not None:
+            if queued is None:
+                self._pace.refuse()
+            else:
+                self._pace.took(tick, max(chunk.due, self.queue.last_tick + queued.late))
+        return queued or chunk
 
     def snapshot(self, boundary: str) -> Capsule:
         """Freeze everything the next step depends on, between two replays."""
@@ -224,6 +239,7 @@ class Actor:
             if not keep_queue:
                 self.queue.flush(epoch, episode)
                 self._request, self._fresh = -1, True
+                self._begin_pace()
             self._paused, self.capsule = paused, capsule.digest
 
     # -- any thread -------------------------------------------------------------------------
@@ -279,6 +295,10 @@ class Actor:
             return self.queue.holding(tick, fault) if fault else command
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _begin_pace(self) -> None:
+        if self._pace is not None:
+            self._pace.begin()
 
     def _clock(self) -> dict[str, int | bool]:
         with self._lock:

@@ -96,6 +96,7 @@ class ObservationGuard:
         low: Smallest value of each proprioception entry, or one for all.
         high: Largest value of each proprioception entry, or one for all.
         max_age: Oldest observation taken, in seconds.
+        sizes: Camera -> height and width, where not all are ``image_hw``.
     """
 
     cameras: tuple[str, ...]
@@ -104,6 +105,7 @@ class ObservationGuard:
     low: float | tuple[float, ...] = -10.0
     high: float | tuple[float, ...] = 10.0
     max_age: float = 0.5
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     _low: np.ndarray = field(init=False, repr=False, compare=False, default=None)  # type: ignore
     _high: np.ndarray = field(init=False, repr=False, compare=False, default=None)  # type: ignore
 
@@ -139,7 +141,11 @@ class ObservationGuard:
 
     def image(self, camera: str, pixels: np.ndarray) -> None:
         """Raise `GuardError` unless ``pixels`` are what the policy takes of ``camera``."""
-        check_array(f'image {camera!r}', pixels, (*self.image_hw, 3), 'uint8')
+        check_array(f'image {camera!r}', pixels, (*self.hw(camera), 3), 'uint8')
+
+    def hw(self, camera: str) -> tuple[int, int]:
+        """Return height and width of a camera's image, pixels."""
+        return self.sizes.get(camera, self.image_hw)
 
     def proprio(self, values: np.ndarray) -> None:
         """Raise `GuardError` unless ``values`` are a sound proprioception."""
@@ -198,9 +204,17 @@ class Guards:
     @classmethod
     def of(cls, spec: Guarded, max_age: float = 0.5, slack: float = 0.5) -> Guards:
         """Return the guards that follow from a policy's declared spaces."""
+        hw = getattr(spec, 'hw', None)
+        sizes = {} if hw is None else {name: hw(name) for name in spec.cameras}
         return cls(
             ObservationGuard(
-                tuple(spec.cameras), spec.image_hw, spec.proprio_dim, max_age=max_age
+                tuple(spec.cameras),
+                spec.image_hw,
+                spec.proprio_dim,
+                getattr(spec, 'proprio_low', ()) or -10.0,
+                getattr(spec, 'proprio_high', ()) or 10.0,
+                max_age,
+                sizes,
             ),
             ActionGuard(tuple(spec.action_low), tuple(spec.action_high), spec.horizon, slack),
         )

@@ -165,9 +165,10 @@ class PolicyNode(BrainServices):
             hold=HoldRule(spec.action_dim, tuple(self.p.hold_keep)),
             hosts=self.hosts(spec.skills, ctx, mailbox),
         )
-        black = np.zeros((*spec.image_hw, 3), np.uint8)
+        hw = self.actor.guards.observation.hw
+        black = {name: np.zeros((*hw(name), 3), np.uint8) for name in spec.cameras}
         for _ in range(3):
-            policy.observe(dict.fromkeys(spec.cameras, black), np.zeros(spec.proprio_dim, 'f'))
+            policy.observe(black, np.zeros(spec.proprio_dim, 'f'))
             policy.plan()
         policy.reset(0)
         ctx.freeze()

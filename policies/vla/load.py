@@ -32,9 +32,13 @@ class VlaSpec(PolicySpec):
 
     Attributes:
         sizes: height and width of each camera's image, in the order of `cameras`.
+        proprio_low: lowest value of each proprioception entry that is believed.
+        proprio_high: highest value.
     """
 
     sizes: tuple[tuple[int, int], ...] = ()
+    proprio_low: tuple[float, ...] = ()
+    proprio_high: tuple[float, ...] = ()
 
     def hw(self, camera: str) -> tuple[int, int]:
         """Return height and width of a camera's image, pixels."""
@@ -48,12 +52,17 @@ def read_spec(path: Path, config: Mapping[str, Any]) -> PolicySpec:
         CheckpointError: the folder asks for what is not done here, or lacks a statistic.
     """
     folder = read_folder(path, config)
-    return spec_of(folder, read_statistics(folder)['ACTION'])
+    return spec_of(folder, read_statistics(folder))
 
 
-def spec_of(folder: Folder, action: Scale) -> PolicySpec:
-    """Return the spec of a folder: actions may leave the data's range by a tenth of it."""
-    room = ROOM * np.maximum(action.high - action.low, 1e-3)
+def spec_of(folder: Folder, scales: Mapping[str, Scale]) -> PolicySpec:
+    """Return the spec of a folder, its limits from what the data held.
+
+    Actions may leave the data's range by a tenth of it on each side, the proprioception by all
+    of it: robots stand where no demonstration was.
+    """
+    low, high = _widened(scales['ACTION'], ROOM)
+    state_low, state_high = _widened(scales['STATE'], 1.0)
     sizes = tuple(folder.cameras.values())
     return VlaSpec(
         cameras=tuple(folder.cameras),
@@ -62,10 +71,19 @@ def spec_of(folder: Folder, action: Scale) -> PolicySpec:
         action_dim=folder.action_dim,
         horizon=folder.horizon,
         subgoal_length=SUBGOAL_BYTES,
-        action_low=tuple(float(x) for x in action.low - room),
-        action_high=tuple(float(x) for x in action.high + room),
+        action_low=low,
+        action_high=high,
         sizes=sizes,
+        proprio_low=state_low,
+        proprio_high=state_high,
     )
+
+
+def _widened(scale: Scale, part: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the data's lowest and highest values, moved apart by a part of their distance."""
+    room = part * np.maximum(scale.high - scale.low, 1e-3)
+    low, high = scale.low - room, scale.high + room
+    return tuple(float(x) for x in low), tuple(float(x) for x in high)
 
 
 def build(
@@ -133,7 +151,7 @@ def load(
     prompt = preprocess.state_prompt if folder.family == 'pi05' else preprocess.line_prompt
     name = f'{folder.family} steps={folder.steps} float8={float8}'
     parts = Parts(
-        spec_of(folder, scales['ACTION']), network, scales['STATE'], scales['ACTION'], words,
+        spec_of(folder, scales), network, scales['STATE'], scales['ACTION'], words,
         prompt, digest, name,
     )  # fmt: skip
     return VlaPolicy(ctx, parts, subgoal)
