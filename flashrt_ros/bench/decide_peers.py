@@ -38,7 +38,7 @@ def flide(dims: dict[str, Any], device: str, works: Iterable[str]) -> None:
     base: Any = importlib.import_module('flide.formats.base')
     engines: Any = importlib.import_module('flide.runtime.engine')
 
-    class Raw(base.Format):  # type: ignore[misc, name-defined]
+    class Raw(base.Format):
         """No text format: tokens go in, 26 logits come out."""
 
         name = 'raw'

@@ -65,9 +65,7 @@ class Lists:
     split: int
 
 
-def plan(
-    tables: Tables, heads: int, kv_heads: int, capacity: int, size: int, deterministic: bool
-) -> Lists:
+def plan(tables: Tables, heads: int, kv_heads: int, capacity: int, size: int) -> Lists:
     """Make the work lists of a round.
 
     Args:
@@ -76,12 +74,11 @@ def plan(
         kv_heads: key heads.
         capacity: T, slots for keys.
         size: bytes of an element.
-        deterministic: trunks are cut alike in every stream.
     """
     if tables.tokens.is_cuda:
         from flashrt_policies.kernels import fork_attention_triton
 
-        return fork_attention_triton.plan(tables, heads, kv_heads, capacity, size, deterministic)
+        return fork_attention_triton.plan(tables, heads, kv_heads, capacity, size)
     return Lists(tables.reads[:0], tables.reads[:0], capacity)
 
 

@@ -311,23 +311,21 @@ def tile_rows(heads: int, kv_heads: int, size: int) -> tuple[int, int, int]:
     return group, padded, max(1, (128 if size == 2 else 64) // padded)
 
 
-def split_size(rows: int, deterministic: bool) -> int:
+def split_size(rows: int, steady: bool) -> int:
     """Return how many keys of a trunk one program takes.
 
     Short streams are split finely, so that every processor has some; in long ones the rows do
     that. Where bits must not depend on the stream, all are split alike.
     """
-    if deterministic:
+    if steady:
         return 2048
     return 512 if rows <= 512 else 1024 if rows <= 1024 else 1 << 24
 
 
-def plan(
-    tables: Tables, heads: int, kv_heads: int, capacity: int, size: int, deterministic: bool
-) -> Lists:
+def plan(tables: Tables, heads: int, kv_heads: int, capacity: int, size: int) -> Lists:
     """Launch `fork_attention.plan` on CUDA."""
     sizes = tables.sizes
-    split = split_size(sizes.rows, deterministic)
+    split = split_size(sizes.rows, tables.steady)
     rows = tile_rows(heads, kv_heads, size)[2]
     most = triton.cdiv(capacity, split)
     tiles = sizes.rows // rows + sizes.requests + sizes.branches

@@ -137,7 +137,7 @@ class _Parts:
     def __init__(
         self, tables: Tables, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
     ) -> None:
-        used = int(tables.counts[CHUNKS])
+        self.steady, used = tables.steady, int(tables.counts[CHUNKS])
         segment, turn = tables.chunks[:used].long().unbind(1)
         table = tables.segments.long()
         place = turn[:, None] * CHUNK + torch.arange(CHUNK)  # [N, C], row within the segment
@@ -155,11 +155,11 @@ class _Parts:
         g = split(g.float()).cumsum(-1)  # [N, HV, C]
         lower = torch.ones(CHUNK, CHUNK, dtype=torch.bool).tril()
         fade = (g[..., :, None] - g[..., None, :]).masked_fill(~lower, float('-inf')).exp()
-        system = (beta * k) @ k.mT * fade
+        system = self._each(beta * k, k.mT) * fade
         right = torch.cat((beta * v, beta * k * g.exp().unsqueeze(-1)), -1)
         solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
         self.u, self.w = solved.split((v.shape[-1], k.shape[-1]), -1)
-        self.inner = q @ k.mT * fade
+        self.inner = self._each(q, k.mT) * fade
         self.q = q * g.exp().unsqueeze(-1)
         self.k = k * (g[..., -1:] - g).exp().unsqueeze(-1)
         self.last = g[..., -1].exp()[..., None, None]
@@ -167,6 +167,15 @@ class _Parts:
 
     def step(self, chunks: Tensor, state: Tensor, out: Tensor) -> None:
         """Take one chunk each into several states [n, HV, K, V], in place, and read it out."""
-        fresh = self.u[chunks] - self.w[chunks] @ state
-        out[chunks] = self.q[chunks] @ state + self.inner[chunks] @ fresh
-        state.mul_(self.last[chunks]).add_(self.k[chunks].mT @ fresh)
+        fresh = self.u[chunks] - self._each(self.w[chunks], state)
+        out[chunks] = self._each(self.q[chunks], state) + self._each(self.inner[chunks], fresh)
+        state.mul_(self.last[chunks]).add_(self._each(self.k[chunks].mT, fresh))
+
+    def _each(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the products of [n, HV, ...] by [n, HV, ...].
+
+        The library rounds a batch of another size otherwise: where that matters, one by one.
+        """
+        if not self.steady:
+            return left @ right
+        return torch.stack([a @ b for a, b in zip(left, right, strict=True)])

@@ -88,6 +88,7 @@ class Tables:
         chunks: [chunks, 2]: segment, and which of its chunks.
         options: [options, 2]: branch, and the option's token.
         tokens: [M].
+        steady: no sum may depend on what else is in the round.
     """
 
     sizes: Sizes
@@ -98,16 +99,18 @@ class Tables:
     chunks: Tensor
     options: Tensor
     tokens: Tensor
+    steady: bool = False
 
 
-def views(flat: Tensor, sizes: Sizes) -> Tables:
+def views(flat: Tensor, sizes: Sizes, steady: bool = False) -> Tables:
     """Return the tables that lie one after the other in `flat`, int32 [sizes.words or more]."""
-    found, at = {}, 0
+    found: dict[str, Tensor] = {}
+    at = 0
     for name, shape in sizes.fields():
         count = prod(shape)
         found[name] = flat[at : at + count].view(shape)
         at += count
-    return Tables(sizes, **found)
+    return Tables(sizes, steady=steady, **found)
 
 
 def arrays(flat: NDArray[np.int32], sizes: Sizes) -> dict[str, NDArray[np.int32]]:

@@ -31,9 +31,9 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
     wide, hidden, heads, kv, dim, channels = torch.float32, 1024, 8, 2, 256, 6144
     apart = torch.zeros(4, dtype=torch.int64)
     with recorded(shared) as seen:
-        for count, deterministic in ((64, False), (4096, True)):
+        for count, steady in ((64, False), (4096, True)):
             sizes = room(count, 4)
-            tables = views(torch.zeros(sizes.words, dtype=torch.int32), sizes)
+            tables = views(torch.zeros(sizes.words, dtype=torch.int32), sizes, steady)
             rows = fork_stream_triton.spread(tables, 3)
             history = [new(1, 8192, kind=torch.int32)]
             fork_stream_triton.embed(tables, rows, new(500, hidden), history, apart)
@@ -51,7 +51,7 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
             k = new(count, kv, dim)
             fork_attention_triton.place_keys(k, k, rows, place, freq, scale, 1e-6)
             turned = fork_attention_triton.place_queries(q, rows, freq, scale, 1e-6)
-            lists = fork_attention_triton.plan(tables, heads, kv, 8192, 2, deterministic)
+            lists = fork_attention_triton.plan(tables, heads, kv, 8192, 2)
             for read in (False, True):
                 fork_attention_triton.attend(turned, tables, rows, place, gate, lists, read)
             logits = new(sizes.options, kind=wide)

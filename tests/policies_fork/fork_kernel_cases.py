@@ -192,11 +192,11 @@ def attention(d: Any) -> Iterator[tuple[str, float]]:
         yield f'queries {heads}x{dim}', error(turned[: t.used], want.double())
         for a, b in zip(buffers, copies, strict=True):
             yield f'keys {heads}x{dim}', error(a, b.double())
-        lists = triton_path.plan(t.here, heads, kv, CAPACITY, d.dtype.itemsize, number % 2 == 0)
+        lists = triton_path.plan(t.here, heads, kv, CAPACITY, d.dtype.itemsize)
         if number != 1:  # splits small enough to matter here
             few = 64 if number else 128
             with mock.patch.object(triton_path, 'split_size', return_value=few):
-                lists = triton_path.plan(t.here, heads, kv, CAPACITY, d.dtype.itemsize, False)
+                lists = triton_path.plan(t.here, heads, kv, CAPACITY, d.dtype.itemsize)
         if d.dtype != torch.float32:  # the same rounded keys and queries on both sides
             want = turned[: t.used].cpu().float()
             for a, b in zip(buffers, copies, strict=True):

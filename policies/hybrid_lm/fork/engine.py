@@ -116,7 +116,7 @@ class ForkEngine:
         if not self.streams or list(self.streams) != sorted({*self.streams}):
             raise ForkError(f'streams {self.streams}; want ascending numbers of rows')
         self._rooms = [room(rows, slots) for rows in self.streams]
-        deployment = {
+        deployment: dict[str, object] = {
             'weights': weights.digest,
             'architecture': config.describe(),
             'dtype': str(weights.embed.dtype),
@@ -132,6 +132,7 @@ class ForkEngine:
         self.tables = ctx.buffer(f'{name}/tables', (most.words,), torch.int32)
         self.logits = ctx.buffer(f'{name}/logits', (most.options,), torch.float32)
         self._cuda = ctx.device.type == 'cuda'
+        self._align = layers.STEADY_ROWS if deterministic and not self._cuda else 1
         self._staged = torch.zeros(most.words, dtype=torch.int32, pin_memory=self._cuda)
         self._read = torch.zeros(most.options, dtype=torch.float32, pin_memory=self._cuda)
         self._done = ctx.event(f'{name}/answered')
@@ -145,7 +146,7 @@ class ForkEngine:
                 pool=name,
             )
             for sizes in reversed(self._rooms):
-                tables = views(self.tables.tensor, sizes)
+                tables = views(self.tables.tensor, sizes, deterministic)
                 self._graph.capture(ShapeKey(rows=sizes.rows), partial(self._body, tables))
 
     @classmethod
@@ -189,7 +190,7 @@ class ForkEngine:
         while waiting and len(placed) < len(self.slots.all):
             asked = waiting[0]
             resumed, capsule = self.slots.match(asked.state)
-            own = plan.sizes_of(asked, resumed)
+            own = plan.sizes_of(asked, resumed, self._align)
             sizes = own if total is None else plan.joined(total, own)
             if total is not None and not sizes.fits(self._rooms[-1]):
                 break
@@ -225,12 +226,10 @@ class ForkEngine:
         if self._cuda:
             # Never a product of a single row: it has a kernel of its own, with bits of its own.
             return room(-(-used.rows // CHUNK) * CHUNK, len(self.slots.all), used)
-        if not self.deterministic:
-            return used
         # torch rounds the last few elements of a tensor otherwise than whole vectors of them, so
-        # no row that counts may be among them.
-        rows, branches = -(-used.rows // CHUNK) * CHUNK, -(-used.branches // 16) * 16
-        return replace(used, rows=rows, branches=branches)
+        # no row that counts may be among them where bits matter.
+        branches = used.branches + -used.branches % self._align
+        return replace(used, branches=branches)
 
     def _launch(
         self, placed: list[plan.Placed], sizes: Sizes, fits: bool
@@ -240,7 +239,7 @@ class ForkEngine:
         pinned = self._cuda
         staged = self._staged if small else torch.zeros(sizes.words, dtype=torch.int32)
         read = self._read if small else torch.zeros(sizes.options, pin_memory=pinned)
-        bounds = plan.lay_out(placed, sizes, staged.numpy()[: sizes.words])
+        bounds = plan.lay_out(placed, sizes, staged.numpy()[: sizes.words], self._align)
         marks = {x.slot: max(x.mark, 0) for x in placed}
         count = bounds[-1]
         with self.slots.written(marks), torch.no_grad():
@@ -253,7 +252,7 @@ class ForkEngine:
             if fits and self._cuda:
                 self._graph.replay(ShapeKey(rows=sizes.rows))
             else:
-                self._compute(views(flat, sizes), logits[: sizes.options])
+                self._compute(views(flat, sizes, self.deterministic), logits[: sizes.options])
                 for buffer in self._slot_buffers:
                     buffer.touch()
         read[:count].copy_(logits[:count], non_blocking=True)

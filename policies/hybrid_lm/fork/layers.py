@@ -23,7 +23,7 @@ from flashrt_policies.kernels.fork_stream import Tables
 from flashrt_policies.kernels.linear import gated, linear, project
 from flashrt_policies.kernels.norm import add_rms_norm
 
-ROWS = 64  # on the CPU, rows of one product whose bits must not depend on the others
+STEADY_ROWS = 16  # height of the products whose bits depend on no other row, on the CPU
 
 
 class Products:
@@ -32,35 +32,44 @@ class Products:
     On CUDA its kernels promise a row's bits whatever else there is.
     """
 
-    linear = staticmethod(linear)
-    gated = staticmethod(gated)
-    project = staticmethod(project)
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return ``x @ weight.T + bias``."""
+        return linear(x, weight, bias)
+
+    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return ``silu(x @ gate.T) * (x @ up.T)``."""
+        return gated(x, weight)
+
+    def project(
+        self, y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, scale: Tensor, eps: float
+    ) -> Tensor:
+        """Add ``y @ weight.T + bias`` to `x` in place and return its norm."""
+        return project(y, weight, bias, x, scale, eps)
 
 
 class SteadyProducts(Products):
-    """The same on the CPU, where the library rounds products of other heights otherwise.
+    """The same on the CPU, where a row's bits depend on its place in a product and its height.
 
-    So every product has the same height.
+    Args:
+        height: rows of every product; segments start at multiples of it.
     """
 
-    @staticmethod
-    def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def __init__(self, height: int) -> None:
+        self.height = height
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``x @ weight.T + bias``."""
-        padded = F.pad(x, (0, 0, 0, -x.shape[0] % ROWS))
-        parts = [F.linear(part, weight, bias) for part in padded.split(ROWS)]
-        return torch.cat(parts)[: x.shape[0]]
+        return torch.cat([F.linear(part, weight, bias) for part in x.split(self.height)])
 
-    @staticmethod
-    def gated(x: Tensor, weight: Tensor) -> Tensor:
+    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return ``silu(x @ gate.T) * (x @ up.T)``."""
-        return silu_mul(SteadyProducts.linear(x, weight))
+        return silu_mul(self.linear(x, weight))
 
-    @staticmethod
     def project(
-        y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, scale: Tensor, eps: float
+        self, y: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, scale: Tensor, eps: float
     ) -> Tensor:
         """Add ``y @ weight.T + bias`` to `x` in place and return its norm."""
-        return add_rms_norm(x, SteadyProducts.linear(y, weight, bias), scale, eps)
+        return add_rms_norm(x, self.linear(y, weight, bias), scale, eps)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Stage:
         delta: per linear layer, its states.
         keys: per full layer (keys, values, and where they lie), without the branches' part.
         products: how rows are multiplied with weights.
-        deterministic: no sum depends on the round.
+        read_products: likewise, the rows that are read.
     """
 
     config: LMConfig
@@ -87,7 +96,7 @@ class Stage:
     delta: list[DeltaSlots]
     keys: list[tuple[list[Tensor], list[Tensor], Tensor, Tensor]]
     products: Products
-    deterministic: bool
+    read_products: Products
 
 
 def stage(
@@ -104,10 +113,11 @@ def stage(
         k, v = slots.keys_values(layer, config.kv_heads)
         keys.append((k, v, fork_stream.offsets(k), fork_stream.offsets(v)))
     steady = deterministic and freq.device.type == 'cpu'
-    products = SteadyProducts() if steady else Products()
+    products = SteadyProducts(STEADY_ROWS) if steady else Products()
+    reading = SteadyProducts(1) if steady else Products()
     histories = [slot.history.tensor for slot in slots.all]
     apart = fork_stream.offsets(histories)
-    return Stage(config, weights, freq, histories, apart, delta, keys, products, deterministic)
+    return Stage(config, weights, freq, histories, apart, delta, keys, products, reading)
 
 
 @dataclass(frozen=True)
@@ -150,7 +160,7 @@ def mix_full(on: Stage, layer: FullLayer, h: Tensor, work: Work, index: int, rea
     if read:  # keys of all rows, queries of those that are read
         bias = (None, None) if layer.b_in is None else (layer.b_in[:cut], layer.b_in[cut:])
         kv = on.products.linear(h, layer.w_in[cut:], bias[1])
-        q = on.products.linear(fork_head.read_rows(h, work.tables), layer.w_in[:cut], bias[0])
+        q = on.read_products.linear(fork_head.read_rows(h, work.tables), layer.w_in[:cut], bias[0])
         rows = work.read_rows
     else:
         q, kv = on.products.linear(h, layer.w_in, layer.b_in).split(
@@ -180,9 +190,8 @@ def run(on: Stage, tables: Tables, logits: Tensor) -> None:
     rows = fork_stream.spread(tables, c.conv_width - 1 if c.linear_layers else 0)
     fresh = weights.embed.new_empty((2, c.kv_heads, tables.sizes.rows, c.head_dim))
     lists = fork_attention.plan(
-        tables, c.heads, c.kv_heads, on.histories[0].shape[1], fresh.element_size(),
-        on.deterministic,
-    )  # fmt: skip
+        tables, c.heads, c.kv_heads, on.histories[0].shape[1], fresh.element_size()
+    )
     work = Work(tables, rows, rows.index_select(1, tables.reads.long()), lists, fresh)
     x = fork_stream.embed(tables, rows, weights.embed, on.histories, on.histories_apart)
     scales = [layer.norm_in for layer in weights.layers] + [weights.norm]
@@ -198,7 +207,7 @@ def run(on: Stage, tables: Tables, logits: Tensor) -> None:
             fulls += 1
         if read:
             x = fork_head.read_rows(x, tables)
-        many = on.products
+        many = on.read_products if read else on.products
         h = many.project(mixed, layer.w_out, bias, x, layer.norm_mlp, c.eps)
         act = many.gated(h, layer.w_gate_up)
         h = many.project(act, layer.w_down, None, x, scales[number + 1], c.eps)

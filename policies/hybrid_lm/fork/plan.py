@@ -46,12 +46,12 @@ class Placed:
         return length - length % CHUNK - self.resumed if self.asked.keep else 0
 
 
-def sizes_of(asked: Checked, resumed: int) -> Sizes:
-    """Return what one request takes of a stream."""
+def sizes_of(asked: Checked, resumed: int, align: int = 1) -> Sizes:
+    """Return what one request takes of a stream whose segments start at multiples of `align`."""
     trunk = len(asked.state) - resumed
     lengths = [len(branch) for branch in asked.branches]
     return Sizes(
-        rows=trunk + sum(lengths),
+        rows=sum(count + -count % align for count in (trunk, *lengths)),
         requests=1,
         branches=len(lengths),
         chunks=chunk_count(trunk) + sum(map(chunk_count, lengths)),
@@ -67,13 +67,16 @@ def joined(one: Sizes, other: Sizes) -> Sizes:
     )  # fmt: skip
 
 
-def lay_out(placed: Sequence[Placed], sizes: Sizes, flat: NDArray[np.int32]) -> list[int]:
+def lay_out(
+    placed: Sequence[Placed], sizes: Sizes, flat: NDArray[np.int32], align: int = 1
+) -> list[int]:
     """Write the tables of a round.
 
     Args:
         placed: the requests.
         sizes: of the stream it runs in; it fits.
         flat: int32 [sizes.words], overwritten.
+        align: segments start at multiples of it.
 
     Returns:
         The first option of each branch, and behind the last one their number.
@@ -85,7 +88,7 @@ def lay_out(placed: Sequence[Placed], sizes: Sizes, flat: NDArray[np.int32]) -> 
     owner = np.repeat(np.arange(len(placed)), [len(x.asked.branches) for x in placed])
     branches = [branch for x in placed for branch in x.asked.branches]
     count = np.array(trunks + [len(branch) for branch in branches])
-    start = np.concatenate(([0], count.cumsum()))
+    start = np.concatenate(([0], (count + -count % align).cumsum()))
     chunks = -(-count // CHUNK)
     first = np.concatenate(([0], chunks.cumsum()))
     length = np.array([len(x.asked.state) for x in placed])
@@ -106,16 +109,20 @@ def lay_out(placed: Sequence[Placed], sizes: Sizes, flat: NDArray[np.int32]) -> 
     total = int(first[-1])
     table['chunks'][:total, 0] = np.repeat(place, chunks)
     table['chunks'][:total, 1] = np.arange(total) - np.repeat(first[:-1], chunks)
-    table['reads'][:n] = start[r + 1 :] - 1
+    table['reads'][:n] = start[r:-1] + count[r:] - 1
     options = [tokens for x in placed for tokens in x.asked.options]
     bounds = [0, *np.cumsum([len(tokens) for tokens in options]).tolist()]
     table['bounds'][: n + 1] = bounds
     table['options'][: bounds[-1], 0] = np.repeat(np.arange(n), np.diff(bounds))
     table['options'][: bounds[-1], 1] = np.concatenate(options)
     table['options'][bounds[-1] :] = 0
-    table['tokens'][: start[-1]] = np.concatenate(
-        [x.asked.state[x.resumed :] for x in placed] + branches
-    )
-    table['tokens'][start[-1] :] = 0
+    texts = [x.asked.state[x.resumed :] for x in placed] + branches
+    if align == 1:
+        table['tokens'][: start[-1]] = np.concatenate(texts)
+        table['tokens'][start[-1] :] = 0
+    else:
+        table['tokens'].fill(0)
+        for first, text in zip(start, texts, strict=False):
+            table['tokens'][first : first + len(text)] = text
     table['counts'][:5] = start[-1], r, n, total, bounds[-1]
     return bounds

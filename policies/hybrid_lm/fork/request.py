@@ -29,7 +29,7 @@ class Branch:
     """
 
     tokens: Tokens
-    options: Sequence[int]
+    options: Tokens
 
 
 @dataclass(frozen=True)
