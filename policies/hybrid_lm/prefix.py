@@ -1,8 +1,8 @@
 """Prompts that find by themselves the longest stored state they start with.
 
 A `PrefixIndex` maps token sequences to capsules: looked up by length and digest, and confirmed
-token by token, so that a collision of digests never restores a wrong state. `Texts` ties it to a
-model and a session.
+token by token, so that a collision of digests never restores a wrong state. A `TextRegistry` keeps
+one over its capsules, for every session that shares it; `Texts` ties it to a model and a session.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from flashrt_policies.hybrid_lm.schedule import aligned
 from flashrt_policies.kernels.embed import BASE, PRIME, digest
+from flashrt_ros.capsule.registry import Registry
 
 if TYPE_CHECKING:
     from flashrt_policies.hybrid_lm.model import HybridLM
     from flashrt_ros.capsule.capsule import Capsule
+    from flashrt_ros.capsule.fingerprint import Fingerprint
     from flashrt_ros.capsule.session import Session
 
 
@@ -43,8 +46,17 @@ class PrefixIndex:
         key = (len(tokens), digest(tokens))
         self._entries.setdefault(key, []).append(Entry(capsule, array('i', tokens)))
 
-    def match(self, tokens: Sequence[int]) -> Entry | None:
-        """Return the longest entry whose tokens `tokens` starts with; evicted ones are dropped."""
+    def match(self, tokens: Sequence[int], fingerprint: Fingerprint | None = None) -> Entry | None:
+        """Return the longest entry whose tokens `tokens` starts with; evicted ones are dropped.
+
+        Args:
+            tokens: a prompt.
+            fingerprint: leave out capsules of other deployments; None takes any.
+        """
+
+        def fits(capsule: Capsule) -> bool:
+            return fingerprint is None or capsule.fingerprint.fields == fingerprint.fields
+
         prompt = array('i', tokens)
         lengths = sorted({length for length, _ in self._entries if length <= len(prompt)})
         found, state, start = None, 0, 0
@@ -56,9 +68,23 @@ class PrefixIndex:
             alive = [e for e in self._entries.get(key, ()) if e.capsule.tier is not None]
             if key in self._entries:
                 self._entries[key] = alive
-            found = next((e for e in alive if e.tokens == prompt[:length]), found)
+            same = (e for e in alive if e.tokens == prompt[:length] and fits(e.capsule))
+            found = next(same, found)
         self._entries = {key: entries for key, entries in self._entries.items() if entries}
         return found
+
+
+class TextRegistry(Registry):
+    """A `Registry` that finds a capsule by the tokens that its state has consumed."""
+
+    @cached_property
+    def texts(self) -> PrefixIndex:
+        """The capsules that can be found."""
+        return PrefixIndex()
+
+    def match(self, tokens: Sequence[int], fingerprint: Fingerprint | None = None) -> Entry | None:
+        """As `PrefixIndex.match`, over every text remembered by a session of this registry."""
+        return self.texts.match(tokens, fingerprint)
 
 
 @dataclass(frozen=True)
@@ -82,13 +108,15 @@ class Texts:
 
     Args:
         lm: the model.
-        session: over a closure that `lm` has named its state in.
+        session: over a closure that `lm` has named its state in; with a `TextRegistry`, what other
+            sessions remembered is found too.
         exact: reuse only states that lead to the bits of a cold prefill.
     """
 
     def __init__(self, lm: HybridLM, session: Session, exact: bool = True) -> None:
         self.lm, self.session, self.exact = lm, session, exact
-        self.index = PrefixIndex()
+        shared = session.registry
+        self.index = shared.texts if isinstance(shared, TextRegistry) else PrefixIndex()
 
     def remember(self, pin: bool = False) -> Capsule:
         """Freeze the current state and make it findable."""
@@ -109,7 +137,7 @@ class Texts:
         """
         lm = self.lm
         lm.check(tokens, room=lm.capacity)
-        entry = self.index.match(tokens)
+        entry = self.index.match(tokens, self.session.fingerprint)
         length = 0 if entry is None else len(entry.tokens)
         fits = length % lm.chunk == 0 or length == len(tokens)
         if entry is not None and (fits or not self.exact):

@@ -19,7 +19,7 @@ import lm_oracle
 
 from flashrt_policies.hybrid_lm import prefix
 from flashrt_policies.hybrid_lm.model import HybridLM, TextError
-from flashrt_policies.hybrid_lm.prefix import PrefixIndex, Texts
+from flashrt_policies.hybrid_lm.prefix import PrefixIndex, TextRegistry, Texts
 
 
 def opened(lm: HybridLM) -> Session:
@@ -154,6 +154,32 @@ def test_a_prompt_finds_the_longest_state_it_starts_with() -> None:
         assert seen(lm) == cold
     with pytest.raises(TextError, match='want 1 to 400'):
         texts.prompt([])
+
+
+def test_a_registry_finds_a_prompt_of_any_length() -> None:
+    """The longest capsule that a prompt starts with, up to the very prompt; for all sessions."""
+    lm = lm_oracle.tiny()
+    closure = Closure('lm')
+    lm.close_over(closure)
+    made = Fingerprint.of(closure, 'cpu', **lm.fingerprint())
+    registry = TextRegistry(lm.ctx, 64 << 20)
+    texts = Texts(lm, Session(lm.ctx, closure, made, registry=registry), exact=False)
+    base = words(200, 5)
+    for length in (1, 64, 65, 130):
+        lm.reset()
+        lm.append(base[:length])
+        texts.remember()
+    for length in range(1, 201):
+        entry = registry.match(base[:length])
+        assert entry is not None and list(entry.tokens) == base[: len(entry.tokens)]
+        assert len(entry.tokens) == max(n for n in (1, 64, 65, 130) if n <= length)
+    assert registry.match([60 - base[0], *base[1:]]) is None
+    again = Texts(lm, Session(lm.ctx, closure, made, registry=registry), exact=False)
+    for length, reused in ((130, 130), (65, 65), (66, 65), (64, 64)):
+        ran = again.prompt(base[:length], keep=False)
+        assert (ran.reused, ran.consumed) == (reused, length - reused)
+    other = Fingerprint({**made.fields, 'weights': 'others'})
+    assert registry.match(base, other) is None and registry.match(base, made) is not None
 
 
 def test_an_unaligned_state_says_that_it_is_not_exact() -> None:
