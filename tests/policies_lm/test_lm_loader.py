@@ -185,3 +185,49 @@ def test_weights_are_cast_and_scales_stay_wide(good: Path) -> None:
     assert weights.embed.dtype == torch.bfloat16 and weights.norm.dtype == torch.float32
     for layer in weights.layers:
         assert layer.w_in.dtype == torch.bfloat16 and layer.norm_in.dtype == torch.float32
+
+
+@pytest.mark.parametrize('tied', [False, True])
+def test_tied_or_not_in_one_file_or_many(tied: bool, tmp_path: Path) -> None:
+    """The same weights, however stored; the head is the embedding or another matrix."""
+    model = lm_oracle.build({**lm_oracle.hybrid(4), 'tie_word_embeddings': tied}, 4)
+    lm = lm_oracle.served(model, tmp_path / 'one', capacity=128)
+    many = lm_oracle.served(model, tmp_path / 'many', capacity=128, max_shard_size='20KB')
+    assert len(list((tmp_path / 'many').glob('*.safetensors'))) > 1
+    assert lm.weights.digest == many.weights.digest
+    assert (lm.weights.head is lm.weights.embed) == tied == lm.config.tied
+    tokens = torch.arange(20) % model.config.vocab_size
+    with torch.no_grad():
+        want = model(tokens[None]).logits[0, -1]
+    for one in (lm, many):
+        one.append(tokens)
+        assert (one.logits.tensor - want).abs().max() <= 2e-5
+
+
+def test_a_multimodal_checkpoint_saved_by_transformers(tmp_path: Path) -> None:
+    """Its text part computes what the whole model does of a text."""
+    from transformers.models.qwen3_5 import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+    text = {
+        'vocab_size': 97, 'hidden_size': 32, 'intermediate_size': 48, 'num_hidden_layers': 2,
+        'layer_types': ['linear_attention', 'full_attention'], 'num_attention_heads': 4,
+        'num_key_value_heads': 2, 'head_dim': 16, 'linear_num_key_heads': 2,
+        'linear_num_value_heads': 4, 'linear_key_head_dim': 8, 'linear_value_head_dim': 8,
+    }  # fmt: skip
+    vision = {
+        'depth': 1, 'hidden_size': 16, 'intermediate_size': 16, 'num_heads': 2,
+        'out_hidden_size': 32, 'num_position_embeddings': 16,
+    }  # fmt: skip
+    lm_oracle.plain_torch()
+    torch.manual_seed(0)
+    marks = dict(zip(('image_token_id', 'video_token_id', 'vision_start_token_id',
+                      'vision_end_token_id'), range(90, 94), strict=True))  # fmt: skip
+    config = Qwen3_5Config(text_config=text, vision_config=vision, **marks)
+    model = Qwen3_5ForConditionalGeneration(config).eval().float()
+    lm = lm_oracle.served(model, tmp_path, capacity=128)
+    tokens = torch.randint(0, 90, (70,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        want = model(tokens[None]).logits[0, -1]
+    lm.append(tokens)
+    assert lm.config.multimodal
+    assert (lm.logits.tensor - want).abs().max() <= 2e-5
