@@ -28,7 +28,6 @@ def test_large_rounds_are_split_and_one_too_large_runs_uncaptured() -> None:
     requests = [trees.request(100, 2, 20) for _ in range(4)]
     assert trees.worst(requests) < 2e-5
     assert done.passes == 3 and done.uncaptured == 0
-    assert trees.worst([trees.request(200, 3, 200), trees.request(20, 1, 5)]) < 2e-5 or True
     before = done.uncaptured
     assert trees.worst([trees.request(400, 2, 30)]) < 2e-5
     assert done.uncaptured == before + 1
@@ -111,7 +110,7 @@ def test_where_there_is_no_room_old_checkpoints_go() -> None:
     trees.engine = ForkEngine.of(
         trees.lm, trees.registry, slots=1, capacity=600, streams=(1024,), name='tight'
     )
-    for _ in range(12):
+    for _ in range(8):
         assert trees.worst([trees.request(130, 1, 5)]) < 2e-5
     assert trees.engine.statistics.dropped > 0
 
