@@ -8,8 +8,6 @@ never stopped.
 from __future__ import annotations
 
 import copy
-import dataclasses
-import json
 import math
 import sys
 import time
@@ -28,7 +26,7 @@ from flashrt_policies.planner_lm.training.batches import Batch, Batches, Questio
 from flashrt_policies.planner_lm.training.examples import Examples
 from flashrt_policies.planner_lm.training.measure import measure, summarise
 from flashrt_policies.planner_lm.training.network import Memory, Network
-from flashrt_policies.planner_lm.training.recipe import PlannerRecipe
+from flashrt_policies.planner_lm.training.recipe import PlannerRecipe, plain
 from flashrt_policies.training import state
 
 LOG_EVERY = 10
@@ -238,8 +236,3 @@ class PlannerTrainer:
             optimizer.load_state_dict({'state': entries, 'param_groups': groups})
         self.done, self.seconds = facts['done'], facts['seconds']
         self.losses, self.measures = facts['losses'], facts['measures']
-
-
-def plain(recipe: PlannerRecipe) -> Any:
-    """Return a recipe as what JSON makes of it."""
-    return json.loads(json.dumps(dataclasses.asdict(recipe)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,6 +182,11 @@ def parse(raw: Any) -> PlannerRecipe:
         if not good:
             raise RecipeError(text)
     return recipe
+
+
+def plain(recipe: PlannerRecipe) -> Any:
+    """Return a recipe as what JSON makes of it."""
+    return json.loads(json.dumps(dataclasses.asdict(recipe)))
 
 
 def _mapping(key: str, value: Any) -> Mapping[str, Any]:

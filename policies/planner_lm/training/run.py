@@ -13,9 +13,9 @@ from torch import Tensor
 
 from flashrt_policies.planner_lm.training import words as vocabulary
 from flashrt_policies.planner_lm.training.examples import Examples
-from flashrt_policies.planner_lm.training.loop import PlannerTrainer, plain
+from flashrt_policies.planner_lm.training.loop import PlannerTrainer
 from flashrt_policies.planner_lm.training.network import Network
-from flashrt_policies.planner_lm.training.recipe import PlannerRecipe
+from flashrt_policies.planner_lm.training.recipe import PlannerRecipe, plain
 from flashrt_policies.training.report import write_history
 from flashrt_policies.training.run import device_name, exact
 

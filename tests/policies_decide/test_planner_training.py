@@ -1,0 +1,166 @@
+"""Training of the planner: it learns, it resumes with the same bits, what it exports runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from decide_tiny import network, recipe
+
+from flashrt_policies.flow_vla.config import RecipeError
+from flashrt_policies.kernels.gated_delta import recurrent
+from flashrt_policies.planner_lm.decide import open_decider
+from flashrt_policies.planner_lm.questions import YesNo
+from flashrt_policies.planner_lm.training import recipe as recipes
+from flashrt_policies.planner_lm.training.batches import Batches, stream
+from flashrt_policies.planner_lm.training.delta import delta_rule, invert
+from flashrt_policies.planner_lm.training.examples import Examples
+from flashrt_policies.planner_lm.training.loop import PlannerTrainer
+from flashrt_policies.planner_lm.training.measure import calibration_error, measure, summarise
+from flashrt_policies.planner_lm.training.run import export
+from flashrt_policies.planner_lm.training.words import Words, load
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope='module')
+def words() -> Words:
+    """Return the shipped words."""
+    return load(ROOT / 'config' / 'planner_words.yaml')
+
+
+def trainer(words: Words, folder: Path, steps: int) -> PlannerTrainer:
+    """Return a trainer of the tiny network, one situation a step."""
+    numbers = {'steps': steps, 'batch': 1, 'warmup': 1, 'measure': 1, 'measure_every': 99}
+    made = recipe(**numbers, save_every=99)
+    cpu = torch.device('cpu')
+    held_out = Examples(words, 0, held_out=True)
+    return PlannerTrainer(made, Examples(words, 0), held_out, folder, cpu, lambda line: None)
+
+
+def test_it_learns(words: Words, tmp_path: Path) -> None:
+    """A few steps on one batch bring its loss down."""
+    made = trainer(words, tmp_path, 8)
+    batch = next(stream(made.batches, 0, 0))
+    losses = [float(made.step(batch)) for _ in range(4)]
+    assert losses[-1] < 0.9 * losses[0], losses
+
+
+def test_a_resumed_run_has_the_same_bits(words: Words, tmp_path: Path) -> None:
+    """Two steps, a save, two more: the weights of four in one go; without the state, others."""
+    whole = trainer(words, tmp_path / 'a', 4)
+    whole.run()
+    first = trainer(words, tmp_path / 'b', 4)
+    first.run(2)
+    second = trainer(words, tmp_path / 'b', 4)
+    second.resume()
+    second.run()
+    pairs = zip(whole.average.parameters(), second.average.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert [entry['step'] for entry in second.measures] == [4]
+    blank = trainer(words, tmp_path / 'c', 4)
+    blank.done = 2
+    blank.run()
+    pairs = zip(whole.average.parameters(), blank.average.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in pairs), 'negative control'
+
+
+def test_a_state_of_another_recipe_is_refused(words: Words, tmp_path: Path) -> None:
+    """Resuming with other numbers is one line."""
+    made = trainer(words, tmp_path, 4)
+    made.save()
+    with pytest.raises(RecipeError, match='another recipe'):
+        trainer(words, tmp_path, 5).resume()
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
+def test_what_is_exported_is_what_was_trained(dtype: str, tmp_path: Path) -> None:
+    """The runtime's answers are those of the network with its matrices rounded, within 2e-5."""
+    made = recipes.parse({**recipes.plain(recipe()), 'dtype': dtype})
+    net = network(3)
+    export(tmp_path, net, made)
+    kind = getattr(torch, dtype)
+    for parameter in net.parameters():
+        if parameter.ndim > 1:
+            parameter.data = parameter.data.to(kind).float()
+    question = YesNo('Is it done?')
+    decider = open_decider(tmp_path, capacity=512, longest_round=512)
+    answer = decider.decide('can: nothing', [question])[0]
+    asked = decider.prompter.question(question)
+    tokens = torch.tensor([[*decider.prompter.state('can: nothing'), *asked.tokens]])
+    with torch.no_grad():
+        hidden, _ = net.trunk(tokens, torch.tensor([tokens.shape[1]]))
+    expected = net.head(hidden[0, -1])[asked.options].softmax(0).detach().numpy()
+    assert np.abs(np.array(answer.probabilities) - expected).max() < 2e-5
+
+
+def test_the_delta_rule_has_the_runtimes_values_and_a_gradient() -> None:
+    """Against the token-by-token rule, over lengths around the chunk."""
+    seed = 7
+    print('seed', seed)
+    generator = torch.Generator().manual_seed(seed)
+    for rows in (1, 63, 64, 65, 130):
+        q, k, v = (torch.randn(1, rows, 2, 8, generator=generator) for _ in range(3))
+        g = -torch.rand(1, rows, 2, generator=generator)
+        beta = torch.rand(1, rows, 2, generator=generator)
+        start = torch.randn(1, 2, 8, 8, generator=generator)
+        k.requires_grad_(True)
+        out, end = delta_rule(q, k, v, g, beta, start)
+        state = start[0].clone()
+        with torch.no_grad():
+            expected = recurrent(*(x[0].detach() for x in (q, k, v, g, beta)), state)
+        assert torch.allclose(out[0], expected, atol=2e-5)
+        assert torch.allclose(end[0], state, atol=2e-5)
+        out.sum().backward()
+        assert torch.isfinite(k.grad).all()
+
+
+def test_the_inverse_of_a_triangle() -> None:
+    """`invert` solves what it promises for every power of two, with keys that are alike."""
+    for n in (1, 2, 16, 32, 64):
+        a = torch.full((n, n), 0.9, dtype=torch.float64).tril(-1)
+        eye = torch.eye(n, dtype=torch.float64)
+        assert torch.allclose(invert(a) @ (eye + a), eye, atol=1e-9)
+
+
+def test_calibration() -> None:
+    """A sure and right judge has no error, an overconfident one has what it overclaims."""
+    assert calibration_error([True] * 10, [1.0] * 10) == 0.0
+    assert calibration_error([True, False] * 50, [0.9] * 100) == pytest.approx(0.4)
+    assert calibration_error([True] * 9 + [False], [0.9] * 10) == pytest.approx(0.0)
+
+
+def test_measuring_counts_every_decision(words: Words) -> None:
+    """Each situation counts once per decision; what the scene lacks is counted apart."""
+    batches = Batches(Examples(words, 0, held_out=True), 2)[0]
+    found = summarise(measure(network(), batches, torch.device('cpu')))
+    assert found['decisions']['count'] == 4 * 8
+    lacking = sum(int((~batch.possible).sum()) for batch in batches)
+    assert found.get('cannot', {'count': 0})['count'] == lacking
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('model: 3', 'want a mapping'),
+        ('train: {speed: 1}', 'train.speed is unknown'),
+        ('train: {steps: fast}', "train.steps is 'fast'; want a int"),
+        ('dtype: int8', 'want one of float16'),
+        ('words: ../words.yaml', 'want a file name'),
+        ('model: {kv_heads: 3}', 'no multiple'),
+    ],
+)
+def test_a_wrong_recipe_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    """Key and value are named, with what would be right."""
+    path = tmp_path / 'recipe.yaml'
+    path.write_text(text + '\n')
+    with pytest.raises(RecipeError, match=said):
+        recipes.load(path)
+
+
+def test_the_shipped_recipe_is_right() -> None:
+    """The recipe in config/ is read and names the words file beside it."""
+    made = recipes.load(ROOT / 'config' / 'train_planner.yaml')
+    assert (ROOT / 'config' / made.words).is_file()
