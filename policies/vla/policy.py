@@ -24,7 +24,7 @@ import torch
 
 from flashrt_policies.base import PolicySpec, SubgoalPort, check_observation
 from flashrt_policies.checkpoint import CheckpointError
-from flashrt_policies.kernels import noise
+from flashrt_policies.kernels import vla_noise
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.preprocess import Words
 from flashrt_policies.vla.statistics import Scale
@@ -127,7 +127,7 @@ class VlaPolicy:
 
         def denoise() -> None:
             x = self.chunk.tensor
-            noise.normal_(x, self.seed.tensor, self.counter.tensor)
+            vla_noise.normal_(x, self.seed.tensor, self.counter.tensor)
             net.denoise(
                 x, self.length.tensor, self.state.tensor, self.kv.tensor, self.previous.tensor,
                 self.pacing.tensor,
@@ -272,5 +272,5 @@ class VlaPolicy:
             'weights': parts.digest,
             'architecture': hashlib.sha256(text.encode()).hexdigest(),
             'dtype': str(parts.network.dtype),
-            'kernels': f'{KERNELS} {noise.KERNEL}',
+            'kernels': f'{KERNELS} {vla_noise.KERNEL}',
         }

@@ -106,15 +106,17 @@ def _find(folder: Folder, found: dict[str, np.ndarray], key: str, name: str) -> 
             f'{folder.path}: statistic {spellings[0]!r} is missing; want it in one of '
             f'{", ".join((*folder.files, folder.weights.name))} (looked for {spellings[1]!r} too)'
         )
+    for where, value in hits.items():
+        if not np.isfinite(value).all():
+            raise CheckpointError(
+                f'{folder.path}/{where} holds NaN or infinity; want real statistics'
+            )
     values = list(hits.values())
     if any(not np.array_equal(values[0], value) for value in values[1:]):
         raise CheckpointError(
             f'{folder.path}: statistic {spellings[0]!r} stands in {", ".join(hits)} with '
             'different values; want one'
         )
-    where = next(iter(hits))
-    if not np.isfinite(values[0]).all():
-        raise CheckpointError(f'{folder.path}/{where} holds NaN or infinity; want real statistics')
     return values[0].reshape(-1)
 
 

@@ -25,7 +25,9 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT / 'tests' / 'policies_vla'
-sys.path.insert(0, str(CASES))
+sys.path[:0] = [str(CASES), str(Path(__file__).parent)]
+import policy_speed  # noqa: E402
+
 from flashrt_ros.bench import policy as bench  # noqa: E402
 from flashrt_ros.bench import policy_ready  # noqa: E402
 from flashrt_ros.bench.policy_models import Measured  # noqa: E402
@@ -60,10 +62,10 @@ def kernels() -> None:
 
 def fixtures() -> None:
     """The committed folders on this device: float32 against lerobot's numbers, then bfloat16."""
-    from flashrt_policies.vla import load as loader
     from vla_cases import FAMILIES, FIXTURES, expected
 
     from flashrt_policies import registry
+    from flashrt_policies.vla import load as loader
     from flashrt_ros.contract.context import Context
     from flashrt_ros.control.mailbox import Mailbox
     from flashrt_ros.control.text import encode
@@ -146,7 +148,9 @@ def profile() -> None:
             say(family, part, 'busy', round(sum(r[0] for r in rows), 3), 'ms in',
                 sum(r[1] for r in rows), 'kernels')  # fmt: skip
             for spent, count, name in rows[:12]:
-                say(f'   {spent:8.3f} ms {count:5d} x {spent / max(count, 1) * 1e3:7.2f} us {name}')
+                say(
+                    f'   {spent:8.3f} ms {count:5d} x {spent / max(count, 1) * 1e3:7.2f} us {name}'
+                )
         del measured
         bench.release(device)
 
@@ -159,74 +163,9 @@ def cosine() -> None:
 
 
 def sweep() -> None:
-    """Few-row products at full size: tile widths and depths, each in a graph of its own."""
-    from unittest import mock
-
-    from flashrt_policies.kernels import vla_linear_triton as kernels
-    from flashrt_policies.kernels.vla_matrix import Matrix, quantised
-
-    def new(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=device, dtype=torch.bfloat16) * 0.05
-
-    scale = torch.ones(4096, device=device)
-    for end, width, depth in (
-        ('gated', 8192, 1024), ('add', 1024, 4096), ('add', 1024, 2048), ('store', 2560, 1024),
-    ):  # fmt: skip
-        copies = [new(width, depth) for _ in range(12)]
-        for float8 in (False, True):
-            weights = [quantised(w) if float8 else Matrix(w) for w in copies]
-            x = new(50, depth)
-            out = new(50, width // 2 if end == 'gated' else width)
-            for n, k, deep in (
-                (64, 128, 4), (32, 128, 5), (16, 128, 5), (16, 256, 4), (32, 256, 3), (64, 64, 6),
-            ):  # fmt: skip
-                if end == 'gated' and n < 32:
-                    continue
-                patches = (
-                    mock.patch.object(kernels, 'WIDTHS', (n,)),
-                    mock.patch.object(kernels, 'BUSY', 0.0),
-                    mock.patch.object(kernels, 'DEPTH', k),
-                    mock.patch.object(kernels, 'stages', lambda *a, deep=deep: deep),
-                )
-                try:
-                    for patch in patches:
-                        patch.start()
-                    norm = None if end == 'add' else scale[:depth]
-                    kind = 'gelu' if end == 'gated' else ''
-                    spent = graph_time(
-                        lambda: [
-                            kernels._launch(x, w, None, norm, 1e-6, out, end, kind)
-                            for w in weights
-                        ]
-                    )
-                    say(f'{end} {width}x{depth} float8={float8} n={n} k={k} stages={deep}: '
-                        f'{spent / len(weights):.2f} us')  # fmt: skip
-                except Exception as error:
-                    say(end, n, k, deep, 'failed', str(error)[:100])
-                finally:
-                    for patch in patches:
-                        patch.stop()
-
-
-def graph_time(call: Any) -> float:
-    """Return microseconds of a call replayed from a graph."""
-    if device == 'cpu':
-        return 0.0
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    best = []
-    for _ in range(5):
-        a, b = torch.cuda.Event(True), torch.cuda.Event(True)
-        a.record()
-        for _ in range(5):
-            graph.replay()
-        b.record()
-        b.synchronize()
-        best.append(a.elapsed_time(b) / 5 * 1e3)
-    return min(best)
+    """Few-row products at full size over tile widths and depths."""
+    for line in policy_speed.sweep(device):
+        say(line)
 
 
 def ready() -> None:

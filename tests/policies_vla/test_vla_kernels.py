@@ -14,7 +14,7 @@ from flashrt_policies.kernels.vla_matrix import quantised
 
 pytest.importorskip('triton', reason='the kernels are written in Triton')
 HERE = Path(__file__).parent
-CASES = ('norms', 'rotations', 'attention', 'products', 'heads', 'steps')
+CASES = ('norms', 'rotations', 'attention', 'products', 'heads', 'steps', 'draws')
 
 
 def interpreted(code: str, *args: str) -> subprocess.CompletedProcess[str]:

@@ -49,6 +49,7 @@ def _family(sizes: Sizes, prefix: int, suffix: int, kind: str, float8: bool) -> 
         vla_attention_triton,
         vla_flow_triton,
         vla_linear_triton,
+        vla_noise_triton,
         vla_norm_triton,
         vla_rope_triton,
     )
@@ -104,6 +105,7 @@ def _family(sizes: Sizes, prefix: int, suffix: int, kind: str, float8: bool) -> 
     vla_linear_triton.project(x, square, scale, None, 0.0, '', None)
     leave, bias = Matrix(new(sizes.action, expert.width)), new(sizes.action, dtype=wide)
     vla_linear_triton.project(x, leave, bias, scale, 1e-6, '', wide)
+    vla_noise_triton.normal_(chunk, new(1, dtype=torch.int64), new(1, dtype=torch.int64))
     vla_flow_triton.advance(chunk, chunk, chunk, new(50, 1, dtype=wide), 0.5, 1.0, 0.1)
 
 

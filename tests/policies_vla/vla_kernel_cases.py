@@ -191,6 +191,22 @@ def steps(d: Draw) -> Errors:
         yield f'step {rows}x{width}', error(x, want)
 
 
+def draws(d: Draw) -> Errors:
+    """Noise: the plain form's numbers, and its counter, past the 32 bits of a word."""
+    from flashrt_policies.kernels import noise
+    from flashrt_policies.kernels import vla_noise_triton as kernels
+
+    for count, seed, counter in ((10, 5, 0), (321, 2**40 + 7, 2**32 - 3)):
+        key, at = d.number(seed), d.number(counter)
+        want_at = torch.tensor([counter])
+        want = noise.normal_(
+            torch.empty(count, dtype=torch.float64), torch.tensor([seed]), want_at
+        )
+        found = kernels.normal_(torch.zeros(count, device=d.device), key, at)
+        off = error(found, want)
+        yield f'noise {count}', off if int(at) == int(want_at) else float('inf')
+
+
 CASES: dict[str, Callable[[Draw], Errors]] = {
     'norms': norms,
     'rotations': rotations,
@@ -198,6 +214,7 @@ CASES: dict[str, Callable[[Draw], Errors]] = {
     'products': products,
     'heads': heads,
     'steps': steps,
+    'draws': draws,
 }
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
