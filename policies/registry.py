@@ -22,7 +22,7 @@ FAMILIES: dict[str, str] = {'flow_vla': 'flashrt_policies.flow_vla.policy'}
 LEROBOT: dict[str, str] = dict.fromkeys(('pi0', 'pi05', 'smolvla'), 'flashrt_policies.vla.load')
 
 # Names of the checkpoints that ship with the package.
-SHIPPED: dict[str, str] = {'drawer': 'weights/drawer'}
+SHIPPED: dict[str, str] = {'mt50': 'weights/mt50', 'drawer': 'weights/drawer'}
 
 
 def resolve(path_or_name: str | Path) -> Path:
@@ -61,7 +61,7 @@ def load(path_or_name: str | Path, ctx: Context, subgoal: SubgoalPort) -> Policy
     """Load a checkpoint, allocate its buffers on `ctx` and capture its graphs.
 
     Args:
-        path_or_name: a checkpoint folder, or the name of shipped weights ('drawer').
+        path_or_name: a checkpoint folder, or the name of shipped weights ('mt50', 'drawer').
         ctx: the device's context, not frozen yet.
         subgoal: the buffers the subgoal arrives in.
 

@@ -110,9 +110,11 @@ def _swing(
 
 
 def reach_goal(simulator: Any) -> Action:
-    """Bring the hand to the red mark."""
-    hand = simulator.get_endeff_pos()
-    return act(simulator, np.clip(6.0 * (simulator.goal_reach - hand), -1, 1), RELAX)
+    """Bring the fingers to the red mark; what they hold is not dropped."""
+    hand, puck = simulator.get_endeff_pos(), simulator.data.body('obj').xpos
+    holds = np.linalg.norm(hand - puck) < 0.07 and fingers_apart(simulator) < 0.073
+    motion = np.clip(6.0 * (simulator.goal_reach - simulator.tcp_center), -1, 1)
+    return act(simulator, motion, CLOSE if holds else RELAX)
 
 
 def push_puck(simulator: Any) -> Action:
@@ -135,10 +137,15 @@ def _carry(simulator: Any, goal: Vector, effort: float) -> Action:
         return act(simulator, towards(hand, aim), OPEN)
     if abs(hand[2] - puck[2]) > 0.05:
         return act(simulator, towards(hand, above + [0, 0, 0.03]), OPEN)
-    fingers = simulator.data.body('rightclaw').xpos - simulator.data.body('leftclaw').xpos
-    if np.linalg.norm(fingers) > 0.073:
+    if fingers_apart(simulator) > 0.073:
         return act(simulator, towards(hand, above + [0, 0, 0.03]), effort)
     return act(simulator, np.clip(GAIN * (goal - puck), -1, 1), effort)
+
+
+def fingers_apart(simulator: Any) -> float:
+    """Distance of the two fingers, metres."""
+    body = simulator.data.body
+    return float(np.linalg.norm(body('rightclaw').xpos - body('leftclaw').xpos))
 
 
 def towards(hand: Vector, goal: Vector) -> Vector:
