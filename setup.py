@@ -13,7 +13,15 @@ VERSION = '0.1.0'
 
 # Import name -> folder. Only what stands here is installed, together with its own sub-packages.
 ROOTS = {'flashrt_ros': 'flashrt_ros', 'flashrt_policies': 'policies', 'flashrt_sim': 'sim'}
-NODES = ('policy_node', 'planner_node', 'brain', 'supervisor_node', 'gate_node', 'sim_node')
+NODES = (
+    'policy_node',
+    'planner_node',
+    'brain',
+    'supervisor_node',
+    'gate_node',
+    'sim_node',
+    'recorder_node',
+)
 
 
 def packages() -> list[str]:

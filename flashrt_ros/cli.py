@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     'lm': 'try a language model: continue a text, or chat',
     'decide': 'put questions to a state, and see how likely every answer is',
     'capsule': 'list, show, verify and remove stored capsules',
+    'report': 'one HTML page with pictures from a recording',
     'bench': 'measure, and write the figures as JSON',
 }
 

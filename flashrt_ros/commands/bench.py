@@ -18,6 +18,7 @@ BENCHES: dict[str, str] = {
     'policy': 'a chunk of actions of π0, π0.5 and SmolVLA, and the start of a policy',
     'planner': 'a prompt, a resumed prompt and a token of the language model',
     'decide': 'many questions on one state in one pass',
+    'loop': 'the robot at 50 Hz: missed ticks, lateness, hand-offs, interrupts, re-entry',
 }
 
 
@@ -30,6 +31,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('name', metavar='NAME', help=f'one of {", ".join(BENCHES)}')
     parser.add_argument('--device', default='cpu', help='cpu (default), cuda or cuda:N')
     parser.add_argument('--peer', action='append', metavar='NAME', help='compare with it alone')
+    parser.add_argument('--seconds', type=float, help='how long the robot runs (loop alone)')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write the report there')
 
 
@@ -53,6 +55,11 @@ def run(args: argparse.Namespace) -> int:
         if peer not in bench.PEERS:
             known = ', '.join(bench.PEERS)
             raise FlashrtError(f'{args.name} has no peer {peer!r}: name {known}')
-    rows = bench.measure(args.device, peers, print)
+    options = {}
+    if args.seconds is not None:
+        if 'seconds' not in getattr(bench, 'OPTIONS', ()) or not 1 <= args.seconds <= 86400:
+            raise FlashrtError(f'--seconds {args.seconds:g}: loop alone takes it, from 1 to 86400')
+        options['seconds'] = args.seconds
+    rows = bench.measure(args.device, peers, print, **options)
     report.write(report.build(args.name, args.device, rows), args.json)
     return 0

@@ -40,6 +40,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument('--seed', type=int, default=0, help='scene and noise (%(default)s)')
     parser.add_argument('--policy', default='drawer', help='weights: a name or a folder')
+    parser.add_argument(
+        '--record', action='store_true', help='an MCAP file and a report page per episode'
+    )
     parser.add_argument('--no-video', action='store_true', help='leave the video out')
 
 
@@ -101,7 +104,7 @@ def _perform(
 
     with Progress() as progress:
         for attempt in range(1, ATTEMPTS + 1):
-            told = _attempt(args, plan, folder / 'logs', progress)
+            told = _attempt(args, plan, folder, progress)
             summary = summarise(told)
             wrong = verdict(summary)
             trouble = disturbed(told)
@@ -113,10 +116,12 @@ def _perform(
         draw(told, summary, folder / 'timeline.png')
         if not args.no_video:
             _video(told, folder, progress.say)
+        if args.record:
+            _reports(folder, progress.say)
     return summary, wrong
 
 
-def _attempt(args: argparse.Namespace, plan: list[str], logs: Path, progress: Any) -> Any:
+def _attempt(args: argparse.Namespace, plan: list[str], folder: Path, progress: Any) -> Any:
     """Bring a system up, run the story in it, take it down."""
     from flashrt_ros.nodes.demo.story import Story
     from flashrt_ros.nodes.lifecycle import Lifecycle, LifecycleError
@@ -126,9 +131,13 @@ def _attempt(args: argparse.Namespace, plan: list[str], logs: Path, progress: An
 
     domain = free_domain()
     overrides = {'brain': {'policy': args.policy}}
+    if args.record:
+        for old in folder.glob('*.mcap'):  # of an attempt before
+            old.unlink()
+        overrides['recorder'] = {'folder': str(folder.absolute())}
     progress.say('starting gate, simulator, brain and supervisor')
     with (
-        System(processes(), overrides, domain, logs) as system,
+        System(processes(recorder=args.record), overrides, domain, folder / 'logs') as system,
         Operator(domain, progress) as operator,
     ):
         lifecycle = Lifecycle(operator.node, system.check)
@@ -149,6 +158,16 @@ def _video(told: Any, folder: Path, say: Any) -> None:
         film(told, folder / 'video.mp4')
     except (ImportError, OSError, RuntimeError) as error:
         say(f'no video: {error}')
+
+
+def _reports(folder: Path, say: Any) -> None:
+    """Write a page for each recording."""
+    from flashrt_ros.nodes.report.page import write
+
+    for number, file in enumerate(sorted(folder.glob('*.mcap')), 1):
+        say(f'writing the report of episode {number}')
+        named = file.rename(folder / f'episode-{number}.mcap')
+        write(named, named.with_suffix('.html'))
 
 
 def _report(summary: dict[str, Any], wrong: list[str], out: Path) -> None:

@@ -15,6 +15,7 @@ from flashrt_ros.errors import FlashrtError
 
 CONFIGURE = Transition.TRANSITION_CONFIGURE
 ACTIVATE = Transition.TRANSITION_ACTIVATE
+PATIENCE_S = 1.0  # after which a question is asked again
 _VERB = {CONFIGURE: 'configure', ACTIVATE: 'activate'}
 
 
@@ -58,9 +59,20 @@ class Lifecycle:
         return future.result()
 
     def state(self, node: str, timeout: float = 10.0) -> str:
-        """Return the state of ``node``: unconfigured, inactive, active or finalized."""
-        answer = self.ask(GetState, f'{node}/get_state', GetState.Request(), timeout)
-        return str(answer.current_state.label)
+        """Return the state of ``node``: unconfigured, inactive, active or finalized.
+
+        Asked again and again: what is left of a killed process takes requests and answers none.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                service, request = f'{node}/get_state', GetState.Request()
+                answer = self.ask(GetState, service, request, min(left, PATIENCE_S))
+                return str(answer.current_state.label)
+            except LifecycleError:
+                if left <= PATIENCE_S:
+                    raise
 
     def change(self, node: str, transition: int, timeout: float) -> None:
         """Take ``node`` through a transition.

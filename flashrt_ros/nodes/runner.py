@@ -195,6 +195,10 @@ class System:
         """Return the last lines ``node`` wrote."""
         return list(self._children[node].lines)
 
+    def restart(self, node: str) -> None:
+        """Start ``node`` again, after it has ended."""
+        self.start(self._children[node].process)
+
     def alive(self, node: str) -> bool:
         """Whether ``node`` runs."""
         return self._children[node].popen.poll() is None

@@ -42,6 +42,7 @@ PARAMS = (
     Param('image_every', 8, 'ticks from one pair of images to the next; 1 = every tick', 1, 1000),
     Param('hold_keep', [3], 'entries that keep their last value in a hold; the others become 0'),
     Param('publish_state', True, 'put the exact state of the simulator into every RobotState'),
+    Param('lateness_file', '', 'file (.npy) for the lateness of every tick, in ms; empty = none'),
     Param('capsules', 32, 'snapshots kept; the oldest goes first', 1, 10000),
 )
 
@@ -71,6 +72,7 @@ class SimNode(Managed):
         self._reported = 0.0  # monotonic second at which the newest state went out
         self.scheduler = TickScheduler(1.0 / self.p.control_hz)
         self._lateness = Window()  # ms
+        self._every: list[float] = []  # the lateness of every tick, where a file is wanted
         self.worker = Worker('world', self.scheduler, self._tick, self._tick_failed)
         self.create_subscription(ControlCommand, names.GATED, self._on_command, qos.STATE)
         self.create_service(BeginEpisode, names.ROBOT_BEGIN, self._begin)
@@ -118,6 +120,8 @@ class SimNode(Managed):
     def deactivate(self) -> None:
         """Stop the ticks."""
         self.worker.stop_ticking()
+        if self.p.lateness_file:
+            np.save(self.p.lateness_file, np.array(self._every, np.float32))
 
     def cleanup(self) -> None:
         """Close the world."""
@@ -132,6 +136,8 @@ class SimNode(Managed):
 
     def _tick(self, skipped: int) -> None:
         self._lateness.add(self.scheduler.lateness * 1e3)
+        if self.p.lateness_file:
+            self._every.append(self.scheduler.lateness * 1e3)
         with self._lock:
             if self.clock.under_way:
                 self._lock.wait_for(self.clock.served, self._patience())

@@ -36,6 +36,8 @@ PROCESSES = (
     Process('brain', 'brain', ('policy.yaml', 'planner.yaml')),
     Process('supervisor', 'supervisor_node', ('supervisor.yaml',)),
 )
+# Beside any of them: a file per episode, for Foxglove and `flashrt report`.
+RECORDER = Process('recorder', 'recorder_node', ('recorder.yaml',))
 # The same with the planner in a process of its own; its subgoals travel over a topic.
 APART = (
     Process('brain', 'policy_node', ('policy.yaml',)),
@@ -44,9 +46,11 @@ APART = (
 PACKAGE = 'flashrt_ros'
 
 
-def processes(simulated: bool = True, planner_apart: bool = False) -> tuple[Process, ...]:
+def processes(
+    simulated: bool = True, planner_apart: bool = False, recorder: bool = False
+) -> tuple[Process, ...]:
     """Return the processes of the simulated robot, or those beside a real robot's driver."""
-    chosen: list[Process] = []
+    chosen: list[Process] = [RECORDER] if recorder else []
     surroundings = (('simulator', simulated), ('planner_apart', planner_apart))
     for process in PROCESSES:
         if process.node == 'supervisor':

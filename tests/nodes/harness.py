@@ -19,12 +19,12 @@ INSTRUCTION = 'open the drawer, then close it'
 TOY = {'sim': {'env': 'toy_world:Toy-v0'}}
 
 
-def table(planner_apart: bool = False, robot: str = '') -> list[Process]:
+def table(planner_apart: bool = False, robot: str = '', recorder: bool = False) -> list[Process]:
     """Return the processes: the toy policy in the brain, ``robot`` as simulator."""
     others = {'brain': 'toy_policy_node.py' if planner_apart else 'toy_brain.py', 'sim': robot}
     return [
         replace(p, executable=str(HERE / others[p.node])) if others.get(p.node) else p
-        for p in processes(planner_apart=planner_apart)
+        for p in processes(planner_apart=planner_apart, recorder=recorder)
     ]
 
 
@@ -33,6 +33,7 @@ def toy_system(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     planner_apart: bool = False,
     robot: str = '',
+    recorder: bool = False,
 ) -> Iterator[tuple[System, Operator, Lifecycle]]:
     """Run a whole system in a domain of its own, up and active."""
     path = os.environ.get('PYTHONPATH', '')
@@ -43,7 +44,7 @@ def toy_system(
         params.setdefault(node, {}).update(values)
     try:
         with (
-            System(table(planner_apart, robot), params, domain) as system,
+            System(table(planner_apart, robot, recorder), params, domain) as system,
             Operator(domain) as operator,
         ):
             lifecycle = Lifecycle(operator.node, system.check)

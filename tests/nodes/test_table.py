@@ -14,7 +14,7 @@ import yaml
 from flashrt_ros.nodes import launching
 from flashrt_ros.nodes.params import Param
 from flashrt_ros.nodes.runner import arguments, executable
-from flashrt_ros.nodes.system import APART, PACKAGE, PROCESSES, Process, processes
+from flashrt_ros.nodes.system import APART, PACKAGE, PROCESSES, RECORDER, Process, processes
 from flashrt_ros.share import config, share
 
 ROOT = share()
@@ -34,7 +34,7 @@ def given(process: Process) -> dict[str, object]:
     return values
 
 
-@pytest.mark.parametrize('process', [*PROCESSES, *APART], ids=lambda p: p.executable)
+@pytest.mark.parametrize('process', [*PROCESSES, *APART, RECORDER], ids=lambda p: p.executable)
 def test_files_and_declarations_agree(process: Process) -> None:
     """Every declared parameter stands in the file and vice versa, of its type, in range."""
     params, values = declared(process), given(process)
@@ -49,7 +49,7 @@ def test_files_and_declarations_agree(process: Process) -> None:
         assert param.description, name
 
 
-@pytest.mark.parametrize('process', [*PROCESSES, *APART], ids=lambda p: p.executable)
+@pytest.mark.parametrize('process', [*PROCESSES, *APART, RECORDER], ids=lambda p: p.executable)
 def test_executables_exist(process: Process) -> None:
     """What the table starts is a module with a main, and an entry point of the package."""
     module = importlib.import_module(f'{PACKAGE}.nodes.{process.executable}')

@@ -1,0 +1,88 @@
+"""`flashrt bench loop`: the demo's robot at 50 Hz over real ROS 2.
+
+Missed ticks and lateness, idle and with one core loaded; hand-offs of subgoals; interrupts at
+random phases; warm re-entry beside a cold restart of the brain; how fast the gate is on guard.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from flashrt_ros.bench import loop_handoff, loop_system
+from flashrt_ros.bench.report import Row
+
+PEERS = ('cold-restart',)
+OPTIONS = ('seconds',)
+FULL_S = 600.0  # seconds for which the figures are meant
+HANDOFFS = 10_000
+INTERRUPTS = 1000  # of a full run; a shorter one has fewer in proportion
+GATES = 5
+
+
+def measure(
+    device: str, peers: Sequence[str], log: Callable[[str], None], seconds: float = 60.0
+) -> list[Row]:
+    """Measure everything; ``seconds`` is how long the robot runs idle (a sixth of it loaded)."""
+    rows = handoff_rows(device, log)
+    gates = [loop_system.gate_start() for _ in range(GATES)]
+    rows.append(timing('gate on guard', gates))
+    for loaded in (False, True):
+        span = seconds / 6 if loaded else seconds
+        name = 'loaded' if loaded else 'idle'
+        log(f'control at {loop_system.HZ:.0f} Hz, {name}, {span:.0f} s')
+        rows += lateness_rows(name, *loop_system.lateness(device, span, loaded))
+    count = max(5, min(INTERRUPTS, round(INTERRUPTS * seconds / FULL_S)))
+    with loop_system.robot(device) as robot:
+        robot.start()
+        log(f'{count} interrupts')
+        rows += interrupt_rows(loop_system.interrupts(robot, count, log))
+        if 'cold-restart' in peers:
+            log('cold restart of the brain')
+            rows[-1].peers['cold-restart'] = round(loop_system.cold_restart(robot), 1)
+    return rows
+
+
+def handoff_rows(device: str, log: Callable[[str], None]) -> list[Row]:
+    """Hand-offs torn and lost."""
+    log(f'{HANDOFFS} hand-offs')
+    found = loop_handoff.run(device, HANDOFFS)
+    spread = {'runs': found.posted, 'replays': found.replays}
+    return [
+        Row('handoff torn', found.torn, 'count', spread=spread),
+        Row('handoff lost', found.lost, 'count', spread=spread),
+    ]
+
+
+def lateness_rows(name: str, lateness: np.ndarray, missed: int) -> list[Row]:
+    """Missed ticks, and percentiles of the lateness [ticks] in ms."""
+    ticks = len(lateness)
+    rows = [Row(f'missed ticks {name}', missed, 'count', spread={'runs': ticks})]
+    for word, percent in (('p50', 50), ('p99', 99), ('p99.9', 99.9), ('max', 100)):
+        value = round(float(np.percentile(lateness, percent)), 3)
+        rows.append(Row(f'lateness {word} {name}', value, 'ms', spread={'runs': ticks}))
+    return rows
+
+
+def interrupt_rows(found: dict) -> list[Row]:
+    """Old actions after the acknowledgement, ticks to it, and the way back."""
+    runs = {'runs': len(found['ack_ticks'])}
+    return [
+        Row('interrupt old actions', found['old'], 'count', spread=runs),
+        Row('interrupt ticks to the answer', max(found['ack_ticks']), 'ticks', spread=runs),
+        timing('interrupt answered', found['ack_ms']),
+        timing('re-entry to first action', found['reentry_ms']),
+    ]
+
+
+def timing(work: str, samples: Sequence[float]) -> Row:
+    """The median of samples in ms, with p99 and the maximum."""
+    spread = {
+        'p50': round(statistics.median(samples), 2),
+        'p99': round(float(np.percentile(samples, 99)), 2),
+        'max': round(max(samples), 2),
+        'runs': len(samples),
+    }
+    return Row(work, spread['p50'], 'ms', spread=spread)

@@ -1,0 +1,162 @@
+"""A whole robot for `flashrt bench loop`: started, driven, loaded, interrupted, killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from flashrt_ros.errors import FlashrtError
+from flashrt_ros.nodes.lifecycle import Lifecycle
+from flashrt_ros.nodes.operator import Operator
+from flashrt_ros.nodes.runner import System, free_domain
+from flashrt_ros.nodes.system import processes
+
+HZ = 50.0
+INSTRUCTION = 'open the drawer, then close it'
+ENDLESS = 10**7  # ticks
+
+
+class Robot:
+    """The demo's robot at `HZ`, whose episode never ends by itself."""
+
+    def __init__(self, system: System, operator: Operator, lifecycle: Lifecycle) -> None:
+        self.system, self.operator, self.lifecycle = system, operator, lifecycle
+
+    def start(self) -> None:
+        """Begin an episode and wait for its first action."""
+        epoch = self.operator.start(INSTRUCTION).epoch
+        self.moves(epoch)
+
+    def moves(self, epoch: int, timeout: float = 60.0) -> None:
+        """Wait until an action of ``epoch`` has gone through the gate."""
+        record = self.operator.record
+        if not self.operator.until(
+            lambda: any(m.epoch == epoch and not m.held for _, m in record.sent[-5:]), timeout
+        ):
+            raise FlashrtError(f'no action of epoch {epoch} within {timeout:.0f} s')
+
+    def forget(self) -> None:
+        """Drop what was recorded, so that ten minutes fit into memory."""
+        record = self.operator.record
+        for heard in (record.states, record.sent, record.chunks, record.subgoals):
+            del heard[:-100]
+
+    def run(self, seconds: float) -> tuple[int, int]:
+        """Let it run; return the ticks that passed and those that were missed."""
+        state = self.operator.state
+        assert state is not None
+        tick, missed = state.tick, state.missed_ticks
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.operator.until(lambda: False, min(1.0, max(0.0, end - time.monotonic())))
+            self.system.check()
+            self.forget()
+        state = self.operator.state
+        return state.tick - tick, state.missed_ticks - missed
+
+
+@contextmanager
+def robot(device: str, lateness: Path | None = None) -> Iterator[Robot]:
+    """Run the demo's processes; ``lateness`` is a file for every tick's lateness."""
+    domain = free_domain()
+    overrides = {
+        'sim': {'control_hz': HZ, 'publish_state': False},
+        'brain': {'device': device, 'subgoal_max_ticks': 0},
+        'supervisor': {'episode_max_ticks': ENDLESS},
+    }
+    if lateness is not None:
+        overrides['sim']['lateness_file'] = str(lateness)
+    with System(processes(), overrides, domain) as system, Operator(domain) as operator:
+        lifecycle = Lifecycle(operator.node, system.check)
+        lifecycle.bring_up([p.node for p in system.processes])
+        yield Robot(system, operator, lifecycle)
+
+
+@contextmanager
+def one_core_loaded() -> Iterator[None]:
+    """Keep one core busy with a process of ordinary priority."""
+    core = max(os.sched_getaffinity(0))
+    code = f'import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass'
+    busy = subprocess.Popen([sys.executable, '-c', code])
+    try:
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def lateness(device: str, seconds: float, loaded: bool) -> tuple[np.ndarray, int]:
+    """Return the lateness of every tick [ticks], in ms, and the ticks missed."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / 'lateness.npy'
+        with robot(device, file) as it:
+            it.start()
+            first = it.operator.state
+            assert first is not None
+            if loaded:
+                with one_core_loaded():
+                    ticks, missed = it.run(seconds)
+            else:
+                ticks, missed = it.run(seconds)
+        return np.load(file)[-ticks:], missed
+
+
+def interrupts(it: Robot, count: int, log: Callable[[str], None], seed: int = 0) -> dict:
+    """Interrupt at random phases, and re-enter; return what was counted."""
+    rng = random.Random(seed)
+    operator, record = it.operator, it.operator.record
+    found: dict = {'old': 0, 'ack_ticks': [], 'ack_ms': [], 'reentry_ms': []}
+    for number in range(count):
+        operator.until(lambda: False, rng.uniform(0.0, 2.0 / HZ))
+        began = time.monotonic()
+        answer = operator.interrupt('bench')
+        at = time.monotonic()
+        found['ack_ms'].append((at - began) * 1e3)
+        found['ack_ticks'].append(answer.ack_ticks)
+        seen = len(record.states) + 2
+        operator.until(lambda n=seen: len(record.states) > n, 5.0)
+        found['old'] += sum(
+            m.epoch < answer.epoch and not m.held for t, m in record.sent if t > at
+        )
+        found['old'] += sum(m.applied_epoch < answer.epoch for t, m in record.states if t > at)
+        found['reentry_ms'].append(operator.resume().reentry_ms)
+        it.system.check()
+        it.forget()
+        if number % 100 == 99:
+            log(f'{number + 1} interrupts')
+    return found
+
+
+def cold_restart(it: Robot) -> float:
+    """Kill the brain, start it again, and return the ms from there to its first action."""
+    it.system.kill('brain')
+    began = time.monotonic()
+    it.system.restart('brain')
+    it.lifecycle.bring_up(['brain'])
+    it.operator.until(
+        lambda: it.operator.episode is not None and it.operator.episode.state == 'fault', 10.0
+    )
+    it.moves(it.operator.start(INSTRUCTION).epoch)
+    return (time.monotonic() - began) * 1e3
+
+
+def gate_start() -> float:
+    """Return the ms from the start of the gate's process to the gate on guard."""
+    domain = free_domain()
+    gate = [p for p in processes() if p.node == 'gate']
+    with Operator(domain) as operator:
+        lifecycle = Lifecycle(operator.node)
+        began = time.monotonic()
+        with System(gate, domain=domain):
+            while lifecycle.state('gate') != 'active':
+                pass
+            return (time.monotonic() - began) * 1e3

@@ -1,0 +1,1 @@
+"""One HTML page from a recording: what happened, how fast, and what the cameras saw."""
