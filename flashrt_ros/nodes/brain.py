@@ -10,7 +10,8 @@ from flashrt_ros.control.planner import Planner
 from flashrt_ros.control.planner_clock import PlannerClock
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes import policy_node as policy
-from flashrt_ros.nodes.judging import Desk, asks, make_planner
+from flashrt_ros.nodes.desk import Desk
+from flashrt_ros.nodes.judging import asks, make_planner
 from flashrt_ros.nodes.params import Param
 from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, Stamp, due
 from flashrt_ros.nodes.spin import run

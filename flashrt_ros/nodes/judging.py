@@ -1,25 +1,18 @@
 """The planner's judge: a language model, asked about the robot's situation in one round.
 
-Whoever wants may put questions of their own to it, over the Decide service.
+Here policy side and model side meet; no rclpy. `desk` lets others ask the same model.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 
-from flashrt_interfaces.msg import Answer, Question
-from flashrt_interfaces.srv import Decide
 from flashrt_ros.control.deciding import DecidingPlanner, Moment, Verdict
 from flashrt_ros.control.planner import Planner, ScriptedPlanner
 from flashrt_ros.control.text import encode
-from flashrt_ros.errors import FlashrtError
-from flashrt_ros.nodes import names
-from flashrt_ros.nodes.base import answers
 
 if TYPE_CHECKING:
     from flashrt_policies.planner_lm.decide import Decider
@@ -130,75 +123,3 @@ def make_planner(
 def asks(planner: Planner) -> bool:
     """Whether a planner asks a model, and so takes its time."""
     return isinstance(planner, DecidingPlanner)
-
-
-class Desk:
-    """Answers questions put to the planner's model over the Decide service.
-
-    Args:
-        node: whose service it is.
-        planner: returns the planner in force.
-        call: runs a job where graphs are replayed, and returns what it returns.
-    """
-
-    def __init__(
-        self, node: Any, planner: Callable[[], Planner], call: Callable[[Callable[[], Any]], Any]
-    ) -> None:
-        self._node, self._planner, self._call = node, planner, call
-        group = MutuallyExclusiveCallbackGroup()
-        node.offer(Decide, names.DECIDE, self._serve, group)
-
-    def _serve(self, request: Decide.Request, response: Decide.Response) -> Decide.Response:
-        done: Decide.Response = answers(self.decide)(self._node, request, response)
-        return done
-
-    def decide(self, node: Any, request: Decide.Request, response: Decide.Response) -> str:
-        """Fill in the answers; return the sentence that says what was done.
-
-        Raises:
-            FlashrtError: the planner goes by rule, there is no situation yet, or a question
-                cannot be asked.
-        """
-        planner = self._planner()
-        if not isinstance(planner, DecidingPlanner) or not isinstance(planner.judge, ModelJudge):
-            raise FlashrtError(
-                f'the planner goes by rule and answers no questions; set planner to a checkpoint '
-                f'instead of {RULES!r}'
-            )
-        judge = planner.judge
-        situation = judge.situation
-        if not request.state and situation is None:
-            raise FlashrtError('there is no situation yet; start an episode, or send a state')
-        response.state = request.state or (situation.text if situation else '')
-        questions = [question_of(msg) for msg in request.questions]
-        if not questions and situation is not None:
-            questions = list(situation.questions)
-        began = time.perf_counter()
-        found = self._call(lambda: judge.decider.decide(response.state, questions, keep=False))
-        response.decide_ms = (time.perf_counter() - began) * 1e3
-        for question, answer in zip(questions, found, strict=True):
-            msg = Answer(answer=answer.text, probability=answer.probability)
-            msg.probabilities = list(answer.probabilities)
-            values = {'YesNo': answer.yes, 'Choice': float(answer.index), 'Score': answer.level}
-            msg.value = values[type(question).__name__]
-            response.answers.append(msg)
-        return f'{len(questions)} questions answered in {response.decide_ms:.0f} ms'
-
-
-def question_of(msg: Question) -> Any:
-    """Return a message's question.
-
-    Raises:
-        FlashrtError: its kind is unknown.
-    """
-    from flashrt_policies.planner_lm.questions import Choice, Score, YesNo
-
-    options, notes = tuple(msg.options), tuple(msg.descriptions)
-    if msg.kind == Question.KIND_YES_NO:
-        return YesNo(msg.text)
-    if msg.kind == Question.KIND_CHOICE:
-        return Choice(msg.text, options, notes)
-    if msg.kind == Question.KIND_SCORE:
-        return Score(msg.text, options)
-    kinds = (Question.KIND_YES_NO, Question.KIND_CHOICE, Question.KIND_SCORE)
-    raise FlashrtError(f'question kind {msg.kind!r}; want one of {", ".join(kinds)}')

@@ -17,7 +17,8 @@ from flashrt_ros.control.planner_clock import PlannerClock
 from flashrt_ros.control.shelf import Shelf
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.base import Managed, answers
-from flashrt_ros.nodes.judging import Desk, asks, make_planner
+from flashrt_ros.nodes.desk import Desk
+from flashrt_ros.nodes.judging import asks, make_planner
 from flashrt_ros.nodes.params import Param, declare
 from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, due
 from flashrt_ros.nodes.spin import run
