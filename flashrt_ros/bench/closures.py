@@ -1,22 +1,24 @@
 """The closures that the capsule benchmark measures.
 
-Two closures made of buffers alone. The robot's: 60 buffers, 2 MiB, and a small queue. The
-planner's, at the dimensions of Qwen3.5-0.8B: 6 full-attention layers with K and V bf16
-[1, 2, T, 256], 18 linear layers with a recurrent state fp32 [1, 16, 128, 128] and a convolution
-state bf16 [1, 6144, 3].
+The robot's: 60 buffers, 2 MiB, and a small queue. The planner's: the state of the language model
+at the dimensions of Qwen3.5-0.8B, as `hybrid_lm.state` lays it out, without the model. Its caches
+are keys and values bf16 [24, T, 256] of 6 full-attention layers and the tokens int32 [1, T]; its
+fixed part is the recurrent states fp32 [18, 16, 128, 128], the convolutions' windows bf16
+[18, 3, 6144] and eight small buffers.
 """
 
 from __future__ import annotations
 
 import torch
 
+from flashrt_policies.hybrid_lm.config import parse_config
+from flashrt_policies.hybrid_lm.state import LMState
+from flashrt_ros.bench.planner import QWEN_0_8B
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.closure import Closure
-from flashrt_ros.capsule.cursor import Cursor
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.registry import Registry
 from flashrt_ros.capsule.session import Session
-from flashrt_ros.contract.buffer import Buffer
 from flashrt_ros.contract.context import Context
 
 TURN = 64  # tokens of one turn
@@ -42,40 +44,31 @@ class Planner:
     def __init__(self, device: str, capacity: int, gpu_bytes: int, host_bytes: int = 0) -> None:
         self.ctx = Context(device)
         self.wait = self.ctx.current_stream().synchronize  # all of a session's work is there
-        self.cursor = Cursor('kv')
-        self.caches: list[Buffer] = []
-        self.states: list[Buffer] = []
+        self.state = LMState(self.ctx, parse_config(QWEN_0_8B), capacity, torch.bfloat16, 'lm')
         closure = Closure('planner')
-        for layer in range(6):
-            for part in 'kv':
-                shape = (1, 2, capacity, 256)
-                cache = self.ctx.buffer(f'{part}/{layer}', shape, torch.bfloat16)
-                closure.append(cache, 2, self.cursor)
-                self.caches.append(cache)
-        for layer in range(18):
-            recurrent = self.ctx.buffer(f'recurrent/{layer}', (1, 16, 128, 128), torch.float32)
-            conv = self.ctx.buffer(f'conv/{layer}', (1, 6144, 3), torch.bfloat16)
-            closure.fixed(recurrent, conv)
-            self.states += [recurrent, conv]
-        for buffer in (*self.caches, *self.states):
-            buffer.tensor.normal_()
+        self.state.close_over(closure)
+        for buffer in closure.buffers:
+            if buffer.dtype.is_floating_point:
+                buffer.tensor.normal_()
+            else:
+                buffer.tensor.random_(0, 1000)
         self.registry = Registry(self.ctx, gpu_bytes, host_bytes)
         fingerprint = Fingerprint.of(closure, self.ctx.device)
         self.session = Session(self.ctx, closure, fingerprint, registry=self.registry)
 
     def grow(self, count: int = TURN) -> None:
         """What a prefill would report; the bytes are random anyway."""
-        with self.cursor.appending(count):
+        with self.state.cursor.appending(count):
             pass
 
     def start(self, length: int) -> Capsule:
         """A capsule of `length` tokens whose history shares nothing with any other."""
-        self.cursor.truncate(0)
-        self.caches[0].touch()
+        self.state.cursor.truncate(0)
+        self.state.growing[0].touch()
         self.grow(length)
         return self.session.snapshot('start', length)
 
     def views(self, length: int) -> list[torch.Tensor]:
         """The valid parts of all buffers."""
-        caches = [cache.tensor[:, :, :length] for cache in self.caches]
-        return caches + [state.tensor for state in self.states]
+        caches = [cache.tensor[:, :length] for cache in self.state.growing]
+        return caches + [buffer.tensor for buffer in self.state.fixed]

@@ -41,7 +41,8 @@ class Lineage:
     def end(self) -> None:
         """The capsule is gone: link past the places above that are gone too."""
         self._capsule = None
-        self.parent = self.parent.nearest() if self.parent is not None else None
+        if self.parent is not None and self.parent._capsule is None:
+            self.parent = self.parent.nearest()
 
 
 class Capsule:
@@ -95,8 +96,9 @@ class Capsule:
         self.fixed = fixed
         self.texts = texts
         # What it ends in: the fixed part and the newest node of every rope.
-        nodes = [text.node for text in texts if text.node is not None]
-        self.tips: tuple[Segment, ...] = (fixed, *nodes)
+        self.tips: tuple[Segment, ...] = (fixed,)
+        if texts:
+            self.tips += tuple([text.node for text in texts if text.node is not None])
         self.tiers: set[str] = set()
         self.file: str | None = None  # name on disk, once it has one
         self.lineage = Lineage(self, parent)

@@ -31,8 +31,12 @@ class Length(Protocol):
     def intact(self) -> int:
         """Positions below it hold what they held at the last `settle`."""
 
-    def settle(self, length: int) -> None:
-        """From now on measure changes anew; the valid length is `length`."""
+    def settle(self, length: int, written: bool) -> None:
+        """From now on measure changes anew; the valid length is `length`.
+
+        With `written` what the buffers hold now counts, otherwise what they held when `intact`
+        was asked last.
+        """
 
 
 class _Attached:
@@ -43,6 +47,7 @@ class _Attached:
         self.dims: list[int] = []
         self.capacity = 0
         self.known = -1
+        self.seen = -1  # versions when `intact` was asked last
 
     def attach(self, buffer: Buffer, dim: int) -> None:
         """One more buffer ends here, along `dim`."""
@@ -141,12 +146,13 @@ class Cursor(_Attached):
 
     def intact(self) -> int:
         """The lowest position written since the last `settle`; 0 after an unplaced write."""
-        return self._intact if self.known == self.versions() else 0
+        self.seen = seen = self.versions()
+        return self._intact if seen == self.known else 0
 
-    def settle(self, length: int) -> None:
+    def settle(self, length: int, written: bool) -> None:
         """Take `length` and measure changes anew."""
         self._length = self._intact = length
-        self.known = self.versions()
+        self.known = self.versions() if written else self.seen
 
 
 class Polled(_Attached):
@@ -169,9 +175,10 @@ class Polled(_Attached):
 
     def intact(self) -> int:
         """All settled positions while nothing was written, none afterwards."""
-        return self._settled if self.known == self.versions() else 0
+        self.seen = seen = self.versions()
+        return self._settled if seen == self.known else 0
 
-    def settle(self, length: int) -> None:
+    def settle(self, length: int, written: bool) -> None:
         """Measure changes anew."""
         self._settled = length
-        self.known = self.versions()
+        self.known = self.versions() if written else self.seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,12 @@ import torch
 from flashrt_ros.capsule import envelope, host_state
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.digest import Fetch
-from flashrt_ros.capsule.errors import CapsuleError, HostStateError, StoreError
+from flashrt_ros.capsule.errors import (
+    CapsuleError,
+    FingerprintError,
+    HostStateError,
+    StoreError,
+)
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.layout import Layout
 from flashrt_ros.capsule.segment import Node, Segment, Text
@@ -69,16 +75,38 @@ class Disk:
         self.store.commit(files, digest, data)
         capsule.file = digest
 
+    def open_all(
+        self,
+        known: Mapping[str, Capsule],
+        registry: Registry,
+        layout: Layout,
+        fingerprint: Fingerprint,
+    ) -> tuple[list[Capsule], dict[str, str]]:
+        """Every stored capsule that is not among `known`, and why others could not be opened."""
+        found, above, refused = dict(known), {}, {}
+        for name in self.store.names('capsule'):
+            if name not in known:
+                try:
+                    found[name], above[name] = self.open(name, registry, layout, fingerprint)
+                except (StoreError, FingerprintError) as error:
+                    refused[name] = str(error)
+        for name, parent in above.items():
+            if parent is not None and parent in found:
+                found[name].lineage.parent = found[parent].lineage
+        return [found[name] for name in above], refused
+
     def open(
         self, name: str, registry: Registry, layout: Layout, fingerprint: Fingerprint
-    ) -> Capsule:
-        """A capsule from its file; its bytes stay on disk.
+    ) -> tuple[Capsule, str | None]:
+        """A capsule from the header of its file, and the stored ancestor that it names.
+
+        Its bytes stay on disk; they are checked when they are read.
 
         Raises:
             StoreError: the file is not what it must be.
             FingerprintError: it belongs to another deployment.
         """
-        header, _ = self.store.read(name, 'capsule')
+        header = self.store.header(name, 'capsule')
         try:
             Fingerprint(header['fingerprint']).require(fingerprint, f'capsule {name[:12]}')
             if header['schema'] != layout.schema:
@@ -103,7 +131,7 @@ class Disk:
                 None,
                 float(header['created']),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StoreError(
                 f'{self.store.path / name}.capsule has an unreadable header ({error}); remove it'
             ) from error
@@ -111,12 +139,8 @@ class Disk:
             raise StoreError(f'{self.store.path / name}.capsule {error}') from None
         capsule.file = name
         capsule._digest = name
-        return capsule
-
-    def parent_of(self, name: str) -> str | None:
-        """The stored ancestor that a capsule's file names."""
-        parent = self.store.read(name, 'capsule')[0].get('parent')
-        return parent if isinstance(parent, str) else None
+        parent = header.get('parent')
+        return capsule, parent if isinstance(parent, str) else None
 
     def _text(self, rope: int, rows: list[list[Any]], length: int, layout: Layout) -> Text:
         node: Node | None = None

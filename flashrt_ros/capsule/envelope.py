@@ -1,9 +1,11 @@
-"""The envelope of every file on disk: a digest over header and payload, checked before parsing.
+"""The envelope of every file on disk: digests over header and payload, checked before parsing.
 
-    magic 8 | kind 8 | header length 8 | payload length 8 | sha256 32 | hmac 32 | header | payload
+    magic 8 | kind 8 | header length 8 | payload length 8 | sha256 of the header 32
+    | sha256 of the payload 32 | sha256 of all before 32 | hmac of that 32 | header | payload
 
-The sha256 covers magic, kind, lengths, header and payload; the hmac covers the sha256 and is zero
-when the store has no key. The header is JSON, the payload safetensors. Integers are little-endian.
+The front alone commits to everything, so that a header can be checked and read without its
+payload. The hmac is zero when the store has no key. The header is JSON, the payload safetensors.
+Integers are little-endian.
 """
 
 from __future__ import annotations
@@ -12,17 +14,27 @@ import hashlib
 import hmac
 import json
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load, save
 
 from flashrt_ros.capsule.errors import StoreError
 
-_MAGIC = b'FLASHRT\x01'
-_FRONT = struct.Struct('<8s8sQQ')
-_SIZE = _FRONT.size + 64  # bytes before the header
+_MAGIC = b'FLASHRT\x02'
+_FRONT = struct.Struct('<8s8sQQ32s32s')
+SIZE = _FRONT.size + 64  # bytes before the header
 _UNSIGNED = bytes(32)
+
+
+class Front(NamedTuple):
+    """What a checked front says: the file's digest, and sizes and digests of its parts."""
+
+    digest: str
+    header_size: int
+    payload_size: int
+    header_digest: bytes
+    payload_digest: bytes
 
 
 def pack(
@@ -38,40 +50,64 @@ def pack(
     """
     text = json.dumps(header, sort_keys=True).encode()
     payload = save(tensors)
-    front = _FRONT.pack(_MAGIC, kind.encode(), len(text), len(payload))
-    digest = _digest(front, text, payload)
+    front = _FRONT.pack(
+        _MAGIC, kind.encode(), len(text), len(payload), _sha256(text), _sha256(payload)
+    )
+    digest = _sha256(front)
     return digest.hex(), b''.join((front, digest, _sign(digest, key), text, payload))
 
 
-def unpack(data: bytes, kind: str, key: bytes | None) -> tuple[str, dict[str, Any], bytes]:
-    """Digest, header and payload of a file, after every check; nothing is parsed before.
+def open_front(data: bytes, size: int, kind: str, key: bytes | None) -> Front:
+    """The front of a file, after every check that needs no more than that.
+
+    Args:
+        data: the first `SIZE` bytes, or less where the file ends.
+        size: of the whole file.
+        kind: 'capsule' or 'segment'.
+        key: of the store, None when it has none.
 
     Raises:
         StoreError: truncated, longer than it says, of another kind or version, altered, or not
             signed with `key`.
     """
-    if len(data) < _SIZE:
+    if len(data) < SIZE:
         raise StoreError(f'is truncated: {len(data)} bytes are no envelope; remove it')
     front = data[: _FRONT.size]
-    magic, found, header_size, payload_size = _FRONT.unpack(front)
+    magic, found, header_size, payload_size, *digests = _FRONT.unpack(front)
     if magic != _MAGIC:
         raise StoreError('is no capsule file of this version; remove it')
     if found.rstrip(b'\0') != kind.encode():
         raise StoreError(f'is of kind {found!r}, not {kind!r}: it was put under a wrong name')
-    if len(data) != _SIZE + header_size + payload_size:
-        expected = _SIZE + header_size + payload_size
-        raise StoreError(f'has {len(data)} bytes instead of {expected}: truncated or spliced')
-    digest, mac = data[_FRONT.size : _SIZE - 32], data[_SIZE - 32 : _SIZE]
-    text, payload = data[_SIZE : _SIZE + header_size], data[_SIZE + header_size :]
-    if not hmac.compare_digest(digest, _digest(front, text, payload)):
-        raise StoreError('was altered: its digest does not match its content; remove it')
+    if size != SIZE + header_size + payload_size:
+        expected = SIZE + header_size + payload_size
+        raise StoreError(f'has {size} bytes instead of {expected}: truncated or spliced')
+    digest, mac = data[_FRONT.size : SIZE - 32], data[SIZE - 32 : SIZE]
+    _require(digest, front)
     if key is not None and not hmac.compare_digest(mac, _sign(digest, key)):
         reason = 'is not signed' if mac == _UNSIGNED else 'is signed with another key'
         raise StoreError(f'{reason}: this store accepts only files signed with its key')
-    header = json.loads(text)
+    return Front(digest.hex(), header_size, payload_size, *digests)
+
+
+def open_header(front: Front, text: bytes) -> dict[str, Any]:
+    """The header, after comparing its bytes with what the front says.
+
+    Raises:
+        StoreError: altered.
+    """
+    _require(front.header_digest, text)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
     if not isinstance(header, dict):
         raise StoreError('has no header; remove it')
-    return digest.hex(), header, payload
+    return header
+
+
+def check_payload(front: Front, payload: bytes) -> None:
+    """Raise `StoreError` unless these are the bytes that the front speaks of."""
+    _require(front.payload_digest, payload)
 
 
 def tensors(payload: bytes, expected: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> Any:
@@ -93,11 +129,13 @@ def tensors(payload: bytes, expected: dict[str, tuple[torch.dtype, tuple[int, ..
     return found
 
 
-def _digest(front: bytes, text: bytes, payload: bytes) -> bytes:
-    hasher = hashlib.sha256(front)
-    hasher.update(text)
-    hasher.update(payload)
-    return hasher.digest()
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _require(digest: bytes, data: bytes) -> None:
+    if not hmac.compare_digest(digest, _sha256(data)):
+        raise StoreError('was altered: its digest does not match its content; remove it')
 
 
 def _sign(digest: bytes, key: bytes | None) -> bytes:

@@ -37,6 +37,11 @@ def copy(value: Value, where: str) -> Value:
         ) from None
 
 
+def again(value: Value) -> Value:
+    """Another deep copy of what `copy` made."""
+    return _copy(value)
+
+
 class _Strange(Exception):
     """Something that no capsule can hold; where it is, is looked up afterwards."""
 

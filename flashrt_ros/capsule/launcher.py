@@ -15,7 +15,6 @@ import torch
 
 from flashrt_ros.contract.stream import Stream
 
-WARPS = 8
 _SCRATCH = 2  # pointers that Triton appends to a kernel's arguments; null where none is needed
 
 
@@ -41,6 +40,7 @@ class Launcher:
         device: of the stream.
         args: integers like those of later calls (which are multiples of 16, which are wide);
             with them it must copy nothing, since it is compiled by running it.
+        warps: of 32 threads, per program.
         constants: values of its constants, by name.
     """
 
@@ -50,6 +50,7 @@ class Launcher:
         stream: Stream,
         device: torch.device,
         args: tuple[int, ...],
+        warps: int,
         **constants: Any,
     ) -> None:
         self._stream = stream
@@ -57,7 +58,7 @@ class Launcher:
         self._values = tuple(constants.values())
         self._alone = torch.cuda.device_count() == 1
         with stream.use():
-            self._compiled = kernel[(1, 1, 1)](*args, num_warps=WARPS, **constants)
+            self._compiled = kernel[(1, 1, 1)](*args, num_warps=warps, **constants)
         metadata = self._compiled.metadata
         self._pack = struct.Struct(f'={len(args)}q').pack_into
         # Narrow arguments take the front half of their place: the driver knows their size.

@@ -30,15 +30,19 @@ class Row:
 
 
 class RopeLayout:
-    """Rows one after the other, wide elements first, so that every row is aligned."""
+    """Rows one after the other.
+
+    Those whose positions are a multiple of the highest power of two come first: every row then
+    starts at a multiple of its own, whatever the number of positions, and rows of 16 bytes and
+    more are copied 16 bytes at a time beside narrow ones.
+    """
 
     def __init__(self, rope: Rope) -> None:
         self.rope = rope
         self.rows: list[Row] = []
         self.stride = 0  # bytes per position, all rows
-        for entry in sorted(rope.entries, key=lambda entry: -entry.buffer.dtype.itemsize):
-            shape, size = entry.buffer.shape, entry.buffer.dtype.itemsize
-            outer, inner = prod(shape[: entry.dim]), prod(shape[entry.dim + 1 :]) * size
+        for entry in sorted(rope.entries, key=lambda entry: -_power(_inner(entry))):
+            outer, inner = prod(entry.buffer.shape[: entry.dim]), _inner(entry)
             self.rows.append(Row(entry, self.stride, outer, inner))
             self.stride += outer * inner
 
@@ -52,6 +56,16 @@ class RopeLayout:
             shape = (*buffer.shape[:dim], count, *buffer.shape[dim + 1 :])
             made[row.entry.name] = part.view(buffer.dtype).view(shape)
         return made
+
+
+def _inner(entry: Append) -> int:
+    """Bytes per position and outer index."""
+    return prod(entry.buffer.shape[entry.dim + 1 :]) * entry.buffer.dtype.itemsize
+
+
+def _power(number: int) -> int:
+    """The highest power of two that divides it."""
+    return number & -number
 
 
 class Layout:

@@ -49,7 +49,8 @@ class Live:
         self._tensors = [buffer.tensor for buffer in closure.buffers]
         self._addresses = [buffer.address for buffer in closure.buffers]
         self.capacities = [rope.capacity for rope in closure.ropes]
-        self._rooms = tuple(zip(self._ropes, self.capacities, strict=True))
+        strides = [rope.stride for rope in self.layout.ropes]
+        self._rooms = tuple(zip(self._ropes, self.capacities, strides, strict=True))
         self._hosts = tuple(closure.host_entries.items())
         self.registry: Registry | None = None
         self.held = [Text(None, 0) for _ in self._ropes]
@@ -82,36 +83,29 @@ class Live:
             for buffer in self._buffers:
                 buffer.check()
 
-    def lengths(self) -> list[int]:
-        """Valid positions of every rope now."""
-        lengths = []
-        for rope, room in self._rooms:
-            length = rope.length.read()
-            if not 0 <= length <= room:
-                name = rope.entries[0].buffer.name
-                raise ClosureError(
-                    f'the length of append buffer {name!r} is {length}: use 0..{room}'
-                )
-            lengths.append(length)
-        return lengths
-
-    def survey(self, lengths: Sequence[int]) -> tuple[list[Text], list[Growth], list[int]]:
-        """What a snapshot of `lengths` positions shares, what it copies, and that in bytes.
+    def survey(self) -> tuple[list[Text], list[Growth], list[int]]:
+        """What a snapshot of now shares, what it copies, and how many bytes that is.
 
         A rope shares what the live buffers certainly still hold of the text that was saved or
         loaded last, as far as the device's memory has it. The bytes are those of the fixed part,
         then of every growth.
         """
         texts, growths, sizes = list(self.held), [], [self.layout.fixed_bytes]
-        for index, length in enumerate(lengths):
+        for index, (rope, room, stride) in enumerate(self._rooms):
+            length = rope.length.read()
+            if not 0 <= length <= room:
+                raise ClosureError(
+                    f'the length of append buffer {rope.entries[0].buffer.name!r} is {length}: '
+                    f'use 0..{room}'
+                )
             held = texts[index]
-            text = held.cut(min(held.length, self._ropes[index].length.intact(), length))
+            text = held.cut(min(held.length, rope.length.intact(), length))
             while text.node is not None and not text.node.holders['gpu']:
                 text = text.cut(text.node.begin)
             texts[index] = text
             if length > text.length:
                 growths.append((index, text.length, length))
-                sizes.append((length - text.length) * self.layout.ropes[index].stride)
+                sizes.append((length - text.length) * stride)
         return texts, growths, sizes
 
     def read_host(self) -> dict[str, Any]:
@@ -128,7 +122,7 @@ class Live:
         done: list[str] = []
         for name, entry in self._hosts:
             try:
-                entry.set(host_state.copy(state[name], name))
+                entry.set(host_state.again(state[name]))
             except Exception as error:
                 for earlier in (*reversed(done), name):
                     self.closure.host_entries[earlier].set(before[earlier])
@@ -152,17 +146,15 @@ class Live:
         # The device is at work from here on; the books are kept meanwhile.
         for buffer in self._buffers:
             buffer._touches += 1
-        self.settle(texts)
+        self.settle(texts, written=True)
 
     def save(self, blocks: Sequence[Block], growths: Sequence[Growth]) -> None:
         """Copy the fixed part and the growths into blocks of the sizes that `survey` named."""
-        self.mover.save(
-            blocks[0],
-            [
-                (index, block, begin, end, begin, end)
-                for (index, begin, end), block in zip(growths, blocks[1:], strict=True)
-            ],
-        )
+        pieces = [
+            (index, block, begin, end, begin, end)
+            for (index, begin, end), block in zip(growths, blocks[1:], strict=True)
+        ]
+        self.mover.save(blocks[0], pieces)
 
     def segments(
         self, blocks: Sequence[Block], texts: list[Text], growths: Sequence[Growth]
@@ -176,9 +168,9 @@ class Live:
             texts[index] = Text(node, end)
         return fixed, tuple(texts)
 
-    def settle(self, texts: tuple[Text, ...]) -> None:
-        """The live buffers now hold `texts`."""
-        for index, (rope, text) in enumerate(zip(self._ropes, texts, strict=True)):
+    def settle(self, texts: tuple[Text, ...], written: bool = False) -> None:
+        """The live buffers hold `texts`: just `written` there, or as they were surveyed."""
+        for index, text in enumerate(texts):
             self.held[index] = text
             old = self._kept[index]
             if text.node is not old:
@@ -187,4 +179,4 @@ class Live:
                 if old is not None:
                     old.release('gpu')
                 self._kept[index] = text.node
-            rope.length.settle(text.length)
+            self._ropes[index].length.settle(text.length, written)

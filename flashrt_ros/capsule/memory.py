@@ -114,18 +114,6 @@ class Memory:
             for anchor in anchors:
                 anchor.release(tier)
 
-    def take(self, tier: str, sizes: Sequence[int]) -> list[Block] | None:
-        """Blocks of these sizes in bytes, or None when there is not room for all as it is."""
-        arena = self.arenas[tier]
-        blocks: list[Block] = []
-        for size in sizes:
-            block = arena.take(size)
-            if block is None:
-                self.give(blocks)
-                return None
-            blocks.append(block)
-        return blocks
-
     def give(self, blocks: Iterable[Block]) -> None:
         """Take blocks back."""
         for block in blocks:
@@ -170,6 +158,20 @@ class Memory:
         self._under_way = self.mark()
         if target == 'gpu':
             self._arrived = self._under_way
+
+    def reader(self, tier: str) -> Callable[[Segment], torch.Tensor]:
+        """A function that gives a segment's bytes, uint8 [nbytes] in the host's memory.
+
+        It sees what sessions have copied so far. It reads beside the replays; the host waits.
+        """
+        self._follow_sessions()
+        self._side.synchronize()
+
+        def read(segment: Segment) -> torch.Tensor:
+            with self._side.use():
+                return segment.blocks[tier].tensor.cpu()
+
+        return read
 
     def store(self, views: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]) -> None:
         """Copy tensors from the host's memory into views of a block; the host waits."""

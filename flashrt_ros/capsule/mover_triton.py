@@ -20,16 +20,31 @@ from flashrt_ros.capsule.layout import Layout, RopeLayout
 from flashrt_ros.capsule.mover import Piece
 from flashrt_ros.contract.stream import Stream
 
-FIXED_CHUNK = 16384  # bytes per program of the fixed part
-ROPE_CHUNK = 32768  # bytes per program of a rope
+CHUNK = 4096  # bytes per program: 32 a thread, as few as the device's own copy
+MANY_CHUNK = 32768  # bytes per program of many pieces, whose descriptors come from the host
 _UNITS = 8192  # programs' descriptors per launch of many pieces
 _COLUMNS = 6
 
 
 @triton.jit
-def _aligned(address):  # type: ignore[no-untyped-def]
-    """A pointer to 4-byte words whose address is a multiple of 16: loads become 16 bytes wide."""
-    return tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 16)
+def _copy(source, target, size, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Copy `size` <= CHUNK bytes, none when it is negative; 16 at a time where addresses allow."""
+    from_bytes = source.to(tl.pointer_type(tl.uint8))
+    to_bytes = target.to(tl.pointer_type(tl.uint8))
+    if (source | target) % 16 == 0:
+        words = tl.multiple_of(size // 16 * 4, 4)  # of 4 bytes; four of them make one wide load
+        at = tl.arange(0, CHUNK // 4)
+        from_words = tl.multiple_of(source.to(tl.pointer_type(tl.int32)), 16)
+        to_words = tl.multiple_of(target.to(tl.pointer_type(tl.int32)), 16)
+        value = tl.load(from_words + at, mask=at < words)
+        tl.store(to_words + at, value, mask=at < words)
+        rest = words * 4 + tl.arange(0, 16)
+        tail = tl.load(from_bytes + rest, mask=rest < size)
+        tl.store(to_bytes + rest, tail, mask=rest < size)
+    else:
+        each = tl.arange(0, CHUNK)
+        byte = tl.load(from_bytes + each, mask=each < size)
+        tl.store(to_bytes + each, byte, mask=each < size)
 
 
 @triton.jit
@@ -38,15 +53,8 @@ def _fixed_part(table, block, program, SAVE: tl.constexpr, CHUNK: tl.constexpr):
     row = table.to(tl.pointer_type(tl.int64)) + program * 3
     live = tl.load(row)
     kept = block + tl.load(row + 1)
-    size = tl.load(row + 2)
     source, target = (live, kept) if SAVE else (kept, live)
-    words = tl.multiple_of(size // 16 * 4, 4)  # of 4 bytes; four of them make one wide load
-    at = tl.arange(0, CHUNK // 4)
-    value = tl.load(_aligned(source) + at, mask=at < words)
-    tl.store(_aligned(target) + at, value, mask=at < words)
-    rest = words * 4 + tl.arange(0, 16)
-    tail = tl.load(source.to(tl.pointer_type(tl.uint8)) + rest, mask=rest < size)
-    tl.store(target.to(tl.pointer_type(tl.uint8)) + rest, tail, mask=rest < size)
+    _copy(source, target, tl.load(row + 2), CHUNK)
 
 
 @triton.jit
@@ -60,7 +68,6 @@ def _rope_part(  # type: ignore[no-untyped-def]
     row,
     chunk,
     SAVE: tl.constexpr,
-    WIDE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     """Copy the chunk-th CHUNK bytes of a row of positions [first, first + many).
@@ -74,16 +81,7 @@ def _rope_part(  # type: ignore[no-untyped-def]
     live = tl.load(at_row) + first * inner + start
     kept = block + tl.load(at_row + 2) * count + (first - begin) * inner + start
     source, target = (live, kept) if SAVE else (kept, live)
-    size = tl.minimum(many * inner - start, CHUNK)
-    if WIDE:
-        words = tl.multiple_of(size // 16 * 4, 4)
-        at = tl.arange(0, CHUNK // 4)
-        value = tl.load(_aligned(source) + at, mask=at < words)
-        tl.store(_aligned(target) + at, value, mask=at < words)
-    else:
-        at = tl.arange(0, CHUNK)
-        value = tl.load(source.to(tl.pointer_type(tl.uint8)) + at, mask=at < size)
-        tl.store(target.to(tl.pointer_type(tl.uint8)) + at, value, mask=at < size)
+    _copy(source, target, tl.minimum(many * inner - start, CHUNK), CHUNK)
 
 
 @triton.jit(do_not_specialize=['fixed_rows', 'begin', 'count', 'first', 'many', 'chunks'])
@@ -99,18 +97,16 @@ def copy_both(  # type: ignore[no-untyped-def]
     many,
     chunks,
     SAVE: tl.constexpr,
-    WIDE: tl.constexpr,
-    FIXED: tl.constexpr,
-    ROPE: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     """The first `fixed_rows` programs copy the fixed part, the others one piece of a rope."""
     program = tl.program_id(0)
     if program < fixed_rows:
-        _fixed_part(fixed_table, fixed_block, program, SAVE, FIXED)
+        _fixed_part(fixed_table, fixed_block, program, SAVE, CHUNK)
     else:
         row = (program - fixed_rows) // chunks
         chunk = (program - fixed_rows) % chunks
-        _rope_part(rope_table, rope_block, begin, count, first, many, row, chunk, SAVE, WIDE, ROPE)
+        _rope_part(rope_table, rope_block, begin, count, first, many, row, chunk, SAVE, CHUNK)
 
 
 @triton.jit(do_not_specialize=['fixed_rows', 'rows'])
@@ -122,9 +118,8 @@ def copy_many(  # type: ignore[no-untyped-def]
     rope_table,
     rows,
     SAVE: tl.constexpr,
-    WIDE: tl.constexpr,
-    FIXED: tl.constexpr,
-    ROPE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    MANY: tl.constexpr,
 ):
     """As `copy_both`, but any pieces of a rope: program u * rows + r copies row r of units[u].
 
@@ -132,7 +127,7 @@ def copy_many(  # type: ignore[no-untyped-def]
     """
     program = tl.program_id(0)
     if program < fixed_rows:
-        _fixed_part(fixed_table, fixed_block, program, SAVE, FIXED)
+        _fixed_part(fixed_table, fixed_block, program, SAVE, CHUNK)
     else:
         program -= fixed_rows
         unit = units.to(tl.pointer_type(tl.int64)) + (program // rows) * 6
@@ -143,29 +138,27 @@ def copy_many(  # type: ignore[no-untyped-def]
         many = tl.load(unit + 4)
         chunk = tl.load(unit + 5)
         row = program % rows
-        _rope_part(rope_table, block, begin, count, first, many, row, chunk, SAVE, WIDE, ROPE)
+        _rope_part(rope_table, block, begin, count, first, many, row, chunk, SAVE, MANY)
 
 
 class RopeTable:
     """Addresses of one rope's rows."""
 
     def __init__(self, layout: RopeLayout, device: torch.device) -> None:
-        rows, widths = [], set()
+        rows = []
         for row in layout.rows:
             buffer, span = row.entry.buffer, row.entry.buffer.shape[row.entry.dim] * row.inner
             for outer in range(row.outer):
                 start = buffer.address + outer * span
                 rows.append((start, row.inner, row.before + outer * row.inner))
-                widths |= {row.inner % 16, start % 16, (row.before + outer * row.inner) % 16}
         self.table = torch.tensor(rows, dtype=torch.int64, device=device)  # [rows, 3]
         self.address = self.table.data_ptr()
         self.rows = len(rows)
         self.longest = max(row.inner for row in layout.rows)
-        self.wide = widths == {0}
 
     def chunks(self, positions: int) -> int:
         """Programs per row for so many positions."""
-        return -(-positions * self.longest // ROPE_CHUNK) or 1
+        return -(-positions * self.longest // CHUNK) or 1
 
 
 def describe(pieces: Sequence[Piece], longest: int) -> np.ndarray:
@@ -174,7 +167,7 @@ def describe(pieces: Sequence[Piece], longest: int) -> np.ndarray:
         [(block.address, a, b - a, first, last - first) for _, block, a, b, first, last in pieces],
         np.int64,
     )
-    chunks = np.maximum(1, -(-plain[:, 4] * longest // ROPE_CHUNK))
+    chunks = np.maximum(1, -(-plain[:, 4] * longest // MANY_CHUNK))
     before = np.cumsum(chunks) - chunks
     chunk = np.arange(chunks.sum()) - np.repeat(before, chunks)
     return np.column_stack((np.repeat(plain, chunks, axis=0), chunk))
@@ -208,9 +201,9 @@ class TritonMover:
 
     def __init__(self, layout: Layout, stream: Stream, device: torch.device) -> None:
         rows = [
-            (buffer.address + start, offset + start, min(FIXED_CHUNK, buffer.nbytes - start))
+            (buffer.address + start, offset + start, min(CHUNK, buffer.nbytes - start))
             for buffer, offset in layout.fixed
-            for start in range(0, buffer.nbytes, FIXED_CHUNK)
+            for start in range(0, buffer.nbytes, CHUNK)
         ]
         self._rows = len(rows)
         self._table = torch.tensor(rows or [(0, 0, 0)], dtype=torch.int64, device=device)
@@ -221,37 +214,31 @@ class TritonMover:
         zeros = torch.zeros(8, dtype=torch.int64, device=device)
         block, table = scratch.data_ptr(), zeros.data_ptr()  # a table of rows of no bytes
         torch.cuda.synchronize(device)  # the tables were written on another stream
-        self._save: dict[bool, Launcher] = {}  # by width
-        self._load: dict[bool, Launcher] = {}
-        self._many: dict[bool, Launcher] = {}
-        for wide in {True, *(rope.wide for rope in self._ropes)}:
-            constants = {'WIDE': wide, 'FIXED': FIXED_CHUNK, 'ROPE': ROPE_CHUNK}
-            for ways, save in ((self._save, True), (self._load, False)):
-                ways[wide] = Launcher(
-                    copy_both, stream, device,
-                    (table, block, 1, table, block, 0, 0, 0, 0, 1), SAVE=save, **constants,
-                )  # fmt: skip
-            self._many[wide] = Launcher(
-                copy_many, stream, device,
-                (table, block, 1, table, table, 1), SAVE=False, **constants,
-            )  # fmt: skip
+        self._save, self._load = (
+            Launcher(
+                copy_both, stream, device, (table, block, 1, table, block, 0, 0, 0, 0, 1),
+                warps=4, SAVE=save, CHUNK=CHUNK,
+            )
+            for save in (True, False)
+        )  # fmt: skip
+        self._many = Launcher(
+            copy_many, stream, device, (table, block, 1, table, table, 1),
+            warps=8, SAVE=False, CHUNK=CHUNK, MANY=MANY_CHUNK,
+        )  # fmt: skip
         stream.synchronize()
 
     def save(self, fixed: Block, pieces: Sequence[Piece]) -> None:
         """Live buffers into blocks; one launch, and one more per further rope."""
-        if not pieces:
-            self._fixed(self._save, fixed.address)
-            return
-        self._both(self._save, fixed.address, self._rows, pieces[0])
+        self._both(self._save, fixed.address, self._rows, pieces[0] if pieces else None)
         for piece in pieces[1:]:
             self._both(self._save, fixed.address, 0, piece)
 
     def load(self, fixed: Block, pieces: Sequence[Piece]) -> None:
         """Blocks into the live buffers; one launch, and one more per further rope."""
-        if not pieces:
-            self._fixed(self._load, fixed.address)
-            return
         rows = self._rows
+        if not pieces:
+            self._both(self._load, fixed.address, rows, None)
+            return
         for rope in dict.fromkeys([piece[0] for piece in pieces]):
             of_rope = [piece for piece in pieces if piece[0] == rope]
             if len(of_rope) == 1:
@@ -260,17 +247,17 @@ class TritonMover:
                 self._all(fixed.address, rows, rope, of_rope)
             rows = 0
 
-    def _fixed(self, way: dict[bool, Launcher], block: int) -> None:
-        table, rows = self._address, self._rows
-        if rows:
-            way[True](rows, table, block, rows, table, block, 0, 0, 0, 0, 1)
-
-    def _both(self, way: dict[bool, Launcher], block: int, rows: int, piece: Piece) -> None:
+    def _both(self, way: Launcher, block: int, rows: int, piece: Piece | None) -> None:
+        table = self._address
+        if piece is None:
+            if rows:
+                way(rows, table, block, rows, table, block, 0, 0, 0, 0, 1)
+            return
         index, kept, begin, end, first, last = piece
         rope, many = self._ropes[index], last - first
         chunks = rope.chunks(many)
-        way[rope.wide](
-            rows + rope.rows * chunks, self._address, block, rows,
+        way(
+            rows + rope.rows * chunks, table, block, rows,
             rope.address, kept.address, begin, end - begin, first, many, chunks,
         )  # fmt: skip
 
@@ -281,7 +268,7 @@ class TritonMover:
         for start in range(0, len(units), _UNITS):
             part = units[start : start + _UNITS]
             self._units.fill(part)
-            self._many[rope.wide](
+            self._many(
                 rows + len(part) * rope.rows, self._address, block, rows,
                 self._units.address, rope.address, rope.rows,
             )  # fmt: skip

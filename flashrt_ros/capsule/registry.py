@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 
 from flashrt_ros.capsule.arena import Block
 from flashrt_ros.capsule.capsule import Capsule, Lineage
-from flashrt_ros.capsule.digest import Fetch, state_digest
+from flashrt_ros.capsule.digest import state_digest
 from flashrt_ros.capsule.disk import Disk
 from flashrt_ros.capsule.errors import (
-    BudgetError,
     CapsuleError,
-    FingerprintError,
     PinnedError,
     StoreError,
 )
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.layout import Layout
 from flashrt_ros.capsule.memory import Memory
+from flashrt_ros.capsule.room import Room
 from flashrt_ros.capsule.roster import Roster
 from flashrt_ros.capsule.segment import MEMORY, TIERS, Segment
 from flashrt_ros.capsule.store import DiskStore, Hold
+from flashrt_ros.capsule.writer import Writer
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.stream import Stream
 
@@ -68,9 +68,17 @@ class Registry:
     ) -> None:
         self._ctx = ctx
         self.lock = threading.RLock()  # held by sessions while they work
-        self._memory = Memory(ctx, gpu_bytes, host_bytes, self._make_room)
+        self._memory = Memory(ctx, gpu_bytes, host_bytes, lambda tier: self._room.make(tier))
         self._disk = Disk(store) if store is not None else None
         self._roster = Roster(self._memory, self.lock, keep)
+        self._writer = (
+            Writer(self._disk, self._memory, self._roster, self.lock) if self._disk else None
+        )
+        self._room = Room(self, self._memory, self._roster, self._writer)
+        self.stream: Stream | None = None  # where sessions work
+        # For sessions, with the lock; as short as they are long on the way of every call:
+        self.take = self._memory.arenas['gpu'].take_all  # blocks for a new capsule
+        self.collect = self._roster.collect  # free what is not needed, while the device works
         self.lives: weakref.WeakSet[Live] = weakref.WeakSet()  # live states that share segments
         self._stamp = 0.0
         self.refused: dict[str, str] = {}  # stored capsules that no session may have, and why
@@ -78,14 +86,7 @@ class Registry:
     def work_on(self, stream: Stream) -> None:
         """Copies run on `stream` from now on, after the earlier ones; call it with the lock."""
         self._memory.work_on(stream)
-
-    def collect(self) -> None:
-        """Free what is not needed any more; call it with the lock, while the device works."""
-        self._roster.collect()
-
-    def take(self, sizes: Sequence[int]) -> list[Block] | None:
-        """Blocks in the gpu tier for a new capsule; None when there is not room as it is."""
-        return self._memory.take('gpu', sizes)
+        self.stream = stream
 
     def give(self, blocks: Sequence[Block]) -> None:
         """No capsule came of these blocks."""
@@ -110,6 +111,8 @@ class Registry:
         """All bytes of the capsule are in the gpu tier for what `stream` does next."""
         if 'gpu' in capsule.tiers:
             self._roster.stay(capsule, 'gpu')
+            if self._writer is not None:
+                self._writer.stay(capsule)
             self._roster.touch(capsule)
         else:
             self.promote(capsule, 'gpu')
@@ -122,23 +125,20 @@ class Registry:
         self._roster.collect_later(tips, tiers, lineage)
 
     def adopt(self, layout: Layout, fingerprint: Fingerprint) -> None:
-        """Open every stored capsule of this deployment; `refused` says why others were not."""
+        """Open every stored capsule of this deployment; `refused` says why others were not.
+
+        Reads headers alone; the bytes of a capsule are checked when it is promoted.
+        """
         if self._disk is None:
             return
         with self.lock:
             known = {capsule.file: capsule for capsule in self.capsules if capsule.file}
-            new = []
-            for name in self._disk.store.names('capsule'):
-                if name not in known:
-                    try:
-                        known[name] = self.open(name, layout, fingerprint)
-                        new.append(name)
-                        self.refused.pop(name, None)
-                    except (StoreError, FingerprintError) as error:
-                        self.refused[name] = str(error)
-            for name in new:
-                parent = known.get(self._disk.parent_of(name) or '')
-                known[name].lineage.parent = parent.lineage if parent is not None else None
+            found, refused = self._disk.open_all(known, self, layout, fingerprint)
+            for capsule in found:
+                self._add_stored(capsule)
+            there = {capsule.file for capsule in self.capsules}
+            earlier = {name: why for name, why in self.refused.items() if name not in there}
+            self.refused = earlier | refused
 
     def open(self, name: str, layout: Layout, fingerprint: Fingerprint) -> Capsule:
         """One stored capsule, by its digest.
@@ -147,14 +147,17 @@ class Registry:
             StoreError: the file is not what it must be.
             FingerprintError: it belongs to another deployment.
         """
-        if self._disk is None:
-            raise StoreError('this registry has no disk tier: give it a DiskStore')
+        self._to_disk()
+        assert self._disk is not None
         with self.lock:
-            capsule = self._disk.open(name, self, layout, fingerprint)
-            capsule.tiers.add('disk')
-            self._roster.add(capsule)
-            self._roster.keep(capsule)
+            capsule, _ = self._disk.open(name, self, layout, fingerprint)
+            self._add_stored(capsule)
             return capsule
+
+    def _add_stored(self, capsule: Capsule) -> None:
+        capsule.tiers.add('disk')
+        self._roster.add(capsule)
+        self._roster.keep(capsule)
 
     @property
     def capsules(self) -> tuple[Capsule, ...]:
@@ -179,10 +182,10 @@ class Registry:
             return Usage(self._disk.store.used(), self._disk.store.quota, count)
 
     def demote(self, capsule: Capsule, tier: str = 'host', wait: bool = False) -> None:
-        """Move a capsule to a lower tier.
+        """Move a capsule to a lower tier, behind the caller and beside the replays.
 
-        To the host tier it goes beside the replays, by copies on a stream of their own. To disk,
-        the calling thread waits until the file is safe; use another thread to go on meanwhile.
+        It stays in the tiers above until all of it has arrived below: in the host tier by copies
+        on a stream of their own, on disk when a thread of its own has made its file safe.
 
         Args:
             capsule: of this registry.
@@ -191,15 +194,21 @@ class Registry:
 
         Raises:
             PinnedError: it is pinned.
-            BudgetError: no room there; it stays where it is.
-            EvictedError: its bytes are gone.
+            BudgetError: no room there; it stays where it is. (Without `wait`, the quota of the
+                disk is only found behind the caller, and told by the next `settle`.)
+            EvictedError, StoreError: its bytes are gone; there is no disk tier.
         """
-        if _known(tier) == 'disk':
-            self.commit(capsule)
         with self.lock:
             self._require(capsule)
             if capsule.pinned:
                 raise PinnedError(f'{capsule!r} is pinned: close or unpin its session first')
+            if _known(tier) == 'disk' and 'disk' not in capsule.tiers and not wait:
+                self._to_disk().submit(capsule)
+                return
+        if tier == 'disk':
+            self.commit(capsule)
+        with self.lock:
+            self._require(capsule)
             if tier == 'host' and capsule.tier == 'gpu':
                 if 'host' not in capsule.tiers:
                     with self._roster.at_work(capsule):
@@ -212,31 +221,20 @@ class Registry:
                 if above in capsule.tiers:
                     self._roster.leave_after_copies(capsule, above)
             if wait:
-                self.settle()
+                self._finish_copies()
 
     def commit(self, capsule: Capsule) -> str:
-        """Write a capsule to disk; it stays in its other tiers too. Returns its digest.
+        """Write a capsule to disk; it stays in its other tiers too.
+
+        Returns its digest when the file is safe, come what may.
 
         Raises:
-            StoreError: there is no disk tier.
             BudgetError: the quota does not allow it.
-            EvictedError: its bytes are gone.
+            EvictedError, StoreError: its bytes are gone; there is no disk tier.
         """
-        if self._disk is None:
-            raise StoreError('this registry has no disk tier: give it a DiskStore')
-        with self.lock:
-            self._require(capsule)
-            if 'disk' in capsule.tiers:
-                return capsule.digest
-        # While it is at work nothing frees its blocks, so hashing and writing need no lock.
-        with self._roster.at_work(capsule):
-            digest = capsule.digest
-            self._disk.write(capsule, digest, self._fetch(capsule))
-        with self.lock:
-            capsule.tiers.add('disk')
-            self._roster.keep(capsule)
-            capsule.renew_holds()
-        return digest
+        writer = self._to_disk()
+        self._require(capsule)
+        return writer.commit(capsule)
 
     def promote(self, capsule: Capsule, tier: str = 'gpu') -> None:
         """Bring a capsule into a faster tier; it leaves the slower one of memory.
@@ -251,7 +249,7 @@ class Registry:
         with self.lock:
             self._require(capsule)
             self._roster.touch(capsule)
-            self._roster.stay(capsule, tier)
+            self._stay(capsule, tier)
             if tier in capsule.tiers or capsule.tier == 'gpu':
                 return
             with self._roster.at_work(capsule):
@@ -277,16 +275,28 @@ class Registry:
             self._roster.remove(capsule)
 
     def settle(self) -> None:
-        """The host waits until every capsule that is leaving a tier has left it."""
+        """The host waits until every capsule that is leaving a tier has left it.
+
+        Raises:
+            BudgetError, StoreError, OSError: one could not be written to disk behind the caller;
+                it stays where it is. The next call tells of the next one.
+        """
         with self.lock:
-            self._memory.finish_copies()
-            self._roster.collect()
+            if self._writer is not None:
+                self._writer.wait()
+            self._finish_copies()
+            if self._writer is not None:
+                self._writer.tell()
+
+    def _finish_copies(self) -> None:
+        self._memory.finish_copies()
+        self._roster.collect()
 
     def digest(self, capsule: Capsule) -> str:
         """The digest of the capsule's state; waits for the device."""
         self._require(capsule)
         with self._roster.at_work(capsule):
-            return state_digest(capsule, self._fetch(capsule))
+            return state_digest(capsule, self._memory.reader(str(capsule.tier)))
 
     def hold(self, capsule: Capsule) -> Hold | None:
         """Keeps the capsule's file, if it has one, from being removed by other processes."""
@@ -305,18 +315,23 @@ class Registry:
         """How many capsules are on their way out of a tier."""
         with self.lock:
             self._roster.collect()
-            return self._roster.leaving
+            return self._roster.leaving + (len(self._writer.pending) if self._writer else 0)
 
     def _require(self, capsule: Capsule) -> None:
         capsule.require_there()
         if capsule._registry is not self:
             raise CapsuleError(f'{capsule!r} is in another registry: ask that one')
 
-    def _fetch(self, capsule: Capsule) -> Fetch:
-        """Reads the capsule's segments from the tier that has them all now."""
-        self._ctx.synchronize()
-        tier = capsule.tier
-        return lambda segment: segment.blocks[str(tier)].tensor.cpu()
+    def _to_disk(self) -> Writer:
+        if self._writer is None:
+            raise StoreError('this registry has no disk tier: give it a DiskStore')
+        return self._writer
+
+    def _stay(self, capsule: Capsule, tier: str) -> None:
+        """Forget that it was about to leave `tier`."""
+        self._roster.stay(capsule, tier)
+        if self._writer is not None:
+            self._writer.stay(capsule)
 
     def _fill(self, capsule: Capsule, segments: list[Segment], tier: str) -> None:
         """Put bytes into new blocks: from the other memory tier where it has them, or disk."""
@@ -327,34 +342,6 @@ class Registry:
                 assert self._disk is not None
                 views = capsule.layout.views(segment, segment.blocks[tier].tensor)
                 self._memory.store(views, self._disk.load(capsule, segment))
-
-    def _make_room(self, tier: str) -> bool:
-        """Finish what is leaving `tier`, or demote a capsule out of it; False when none can be."""
-        self._roster.collect()
-        used = self._memory.arenas[tier].used
-        self.settle()
-        if self._memory.arenas[tier].used < used:
-            return True
-        for capsule in self.capsules:
-            movable = not capsule.pinned and not self._roster.busy(capsule)
-            if tier in capsule.tiers and movable and self._lower(capsule, tier):
-                return True
-        return tier == 'gpu' and any(live.let_go() for live in self.lives)
-
-    def _lower(self, capsule: Capsule, tier: str) -> bool:
-        """Demote by one tier, or further where the next has no room."""
-        if tier == 'host' and 'gpu' in capsule.tiers:  # a second copy, kept while there was room
-            self._roster.stay(capsule, 'gpu')
-            self._roster.leave(capsule, 'host')
-            return True
-        below = [t for t in TIERS[TIERS.index(tier) + 1 :] if t != 'disk' or self._disk]
-        for target in below:
-            try:
-                self.demote(capsule, target, wait=True)
-            except BudgetError:
-                continue
-            return True
-        return False
 
 
 def _known(tier: str) -> str:

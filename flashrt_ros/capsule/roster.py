@@ -80,19 +80,27 @@ class Roster:
         self.collect()
 
     def busy(self, capsule: Capsule) -> bool:
-        """True within `at_work`."""
+        """True between `begin` and `finish`."""
         return id(capsule.lineage) in self._busy
 
     @contextmanager
     def at_work(self, capsule: Capsule) -> Iterator[None]:
         """Within the block the capsule leaves no tier."""
-        with self._lock:
-            self._busy.append(id(capsule.lineage))
+        self.begin(capsule)
         try:
             yield
         finally:
-            with self._lock:
-                self._busy.remove(id(capsule.lineage))
+            self.finish(capsule)
+
+    def begin(self, capsule: Capsule) -> None:
+        """Until as many `finish`, the capsule leaves no tier."""
+        with self._lock:
+            self._busy.append(id(capsule.lineage))
+
+    def finish(self, capsule: Capsule) -> None:
+        """See `begin`."""
+        with self._lock:
+            self._busy.remove(id(capsule.lineage))
 
     def leave(self, capsule: Capsule, tier: str) -> None:
         """Out of a tier now; waits for copies that may still read or write its blocks."""
@@ -125,9 +133,10 @@ class Roster:
         # A copy under way may still read or write a block that nobody needs any more.
         while self._garbage and self._memory.quiet():
             tips, tiers, lineage = self._garbage.popleft()
-            for tier in tiers.intersection(MEMORY):
-                for tip in tips:
-                    tip.release(tier)
+            for tier in MEMORY:
+                if tier in tiers:
+                    for tip in tips:
+                        tip.release(tier)
             if lineage is not None:
                 self._order.pop(id(lineage), None)
                 lineage.end()

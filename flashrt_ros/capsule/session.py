@@ -83,7 +83,7 @@ class Session:
         Args:
             boundary: the name of this moment, for instance 'episode-start'.
             position: the caller's count at this moment.
-            tier: 'gpu', or 'host' or 'disk' to move it there right away.
+            tier: 'gpu', or 'host' or 'disk' to move it there behind the caller.
             pin: keep it in place while this session lives.
 
         Raises:
@@ -94,12 +94,11 @@ class Session:
         self._ctx.require_thread('snapshot')
         live, registry = self._live, self.registry
         live.check()
-        lengths = live.lengths()
         with registry.lock:
-            registry.work_on(self._stream)
-            live.use(registry)
+            if registry.stream is not self._stream or live.registry is not registry:
+                self._take_over()
             while True:
-                texts, growths, sizes = live.survey(lengths)
+                texts, growths, sizes = live.survey()
                 blocks = registry.take(sizes)
                 if blocks is not None:
                     break
@@ -155,8 +154,8 @@ class Session:
         self._require_fits(capsule)
         live.check()
         with registry.lock:
-            registry.work_on(self._stream)
-            live.use(registry)
+            if registry.stream is not self._stream or live.registry is not registry:
+                self._take_over()
             registry.ready(capsule, self._stream)
             if capsule.host:
                 live.write_host(capsule.host)
@@ -200,6 +199,11 @@ class Session:
         """Release this session's pins; it can go on without them."""
         for capsule in self.registry.capsules:
             capsule.unpin(self)
+
+    def _take_over(self) -> None:
+        """Another stream or registry was at work here before."""
+        self.registry.work_on(self._stream)
+        self._live.use(self.registry)
 
     def _require_fits(self, capsule: Capsule) -> None:
         live = self._live

@@ -101,25 +101,38 @@ class DiskStore:
         ours = (_LOCK, _TEMPORARY)
         return sorted(name for name in names if not _is_name(name) and not name.startswith(ours))
 
-    def read(self, name: str, kind: str) -> tuple[dict[str, Any], bytes]:
-        """Header and payload of a file, checked.
+    def header(self, name: str, kind: str) -> dict[str, Any]:
+        """The header of a file, checked, without reading its payload.
 
         Raises:
             StoreError: no such file, or it is not what its name says; names file and reason.
         """
+        return self._read(name, kind, payload=False)[0]
+
+    def read(self, name: str, kind: str) -> tuple[dict[str, Any], bytes]:
+        """Header and payload of a file, both checked.
+
+        Raises:
+            StoreError: no such file, or it is not what its name says; names file and reason.
+        """
+        return self._read(name, kind, payload=True)
+
+    def _read(self, name: str, kind: str, payload: bool) -> tuple[dict[str, Any], bytes]:
         file = _file(name, kind)
         try:
-            digest, header, payload = envelope.unpack(self._bytes(file), kind, self.key)
-            if (digest if kind == 'segment' else header.get('digest')) != name:
-                raise StoreError('has a name that is not the digest of its content; remove it')
+            with open(self._open(file), 'rb') as opened:
+                size = os.fstat(opened.fileno()).st_size
+                front = envelope.open_front(opened.read(envelope.SIZE), size, kind, self.key)
+                header = envelope.open_header(front, opened.read(front.header_size))
+                if (front.digest if kind == 'segment' else header.get('digest')) != name:
+                    raise StoreError('has a name that is not the digest of its content; remove it')
+                if not payload:
+                    return header, b''
+                content = opened.read()
+                envelope.check_payload(front, content)
+                return header, content
         except StoreError as error:
             raise StoreError(f'{self.path / file} {error}') from None
-        return header, payload
-
-    def _bytes(self, file: str) -> bytes:
-        descriptor = self._open(file)
-        with open(descriptor, 'rb') as opened:
-            return opened.read()
 
     def _open(self, file: str) -> int:
         try:
@@ -284,7 +297,7 @@ class DiskStore:
         named: set[str] = set()
         for name in self.names('capsule'):
             try:
-                named.update(self.segments_of(self.read(name, 'capsule')[0]))
+                named.update(self.segments_of(self.header(name, 'capsule')))
             except (StoreError, KeyError, IndexError, TypeError):
                 return []
         orphans = [name for name in self.names('segment') if name not in named]

@@ -65,7 +65,7 @@ def _describe(store: Any, name: str) -> dict[str, Any]:
     from flashrt_ros.capsule.errors import StoreError
 
     try:
-        header, _ = store.read(name, 'capsule')
+        header = store.header(name, 'capsule')
         return {
             'digest': name,
             'boundary': header['boundary'],
@@ -144,7 +144,8 @@ def _age(created: float) -> str:
 
 def _show(store: Any, args: argparse.Namespace) -> int:
     name = store.find(args.digests[0])
-    header, payload = store.read(name, 'capsule')
+    header = store.header(name, 'capsule')
+    own = (store.path / f'{name}.capsule').stat().st_size
     segments = store.segments_of(header)
     if args.json:
         print(json.dumps({**header, 'pinned': store.held(name)}, indent=1))
@@ -154,7 +155,7 @@ def _show(store: Any, args: argparse.Namespace) -> int:
     print(f'parent      {header["parent"] or "none"}')
     print(f'age         {_age(header["created"])}')
     print(f'tier        disk{" pinned" if store.held(name) else ""}')
-    print(f'size        {_size(header["nbytes"])}, {_size(len(payload))} of it in its own file')
+    print(f'size        {_size(header["nbytes"])}, {_size(own)} in its own file')
     print(f'segments    {len(segments)}, positions {header["lengths"]}')
     print(f'host state  {", ".join(header["host"]) or "none"}')
     for title, rows in (('fingerprint', header['fingerprint']), ('entries', header['schema'])):

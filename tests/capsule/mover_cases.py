@@ -24,6 +24,7 @@ from flashrt_ros.contract.context import Context
 SHAPES = {
     'wide': ((1, 2, 100, 256), torch.bfloat16, torch.bfloat16),
     'odd': ((2, 50, 3), torch.bfloat16, torch.uint8),
+    'mixed': ((2, 60, 16), torch.bfloat16, torch.int32),
 }
 
 
@@ -45,7 +46,8 @@ def check(shape: str) -> None:
     size, key, value = SHAPES[shape]
     dim, cursor = len(size) - 2, Cursor('c')
     fixed = [ctx.buffer(f'f{n}', (n,), torch.uint8) for n in (5, 16, 17, 20_000)]
-    rope = [ctx.buffer('k', size, key), ctx.buffer('v', size, value)]
+    narrow = size[: dim + 1] if shape == 'mixed' else size  # 4 bytes a position
+    rope = [ctx.buffer('k', size, key), ctx.buffer('v', narrow, value)]
     closure = Closure('x').fixed(*fixed)
     for buffer in rope:
         closure.append(buffer, dim, cursor)
@@ -55,7 +57,7 @@ def check(shape: str) -> None:
     lives = [b.tensor.reshape(-1).view(torch.uint8) for b in (*fixed, *rope)]
     for live in lives:
         live.random_(0, 255)
-    chunk = kernels.FIXED_CHUNK
+    chunk = kernels.CHUNK
     rows = torch.tensor(
         [
             (buffer.address + start, offset + start, min(chunk, buffer.nbytes - start))
@@ -64,15 +66,13 @@ def check(shape: str) -> None:
         ]
     )
     table = kernels.RopeTable(layout.ropes[0], ctx.device)
-    constants = {'WIDE': table.wide, 'FIXED': chunk, 'ROPE': kernels.ROPE_CHUNK}
-    assert table.wide == (shape == 'wide')
 
     def both(save: bool, block: int, piece: Piece) -> None:
         _, kept, begin, end, first, last = piece
         chunks = table.chunks(last - first)
         kernels.copy_both[(len(rows) + table.rows * chunks, 1, 1)](
             rows.data_ptr(), block, len(rows), table.address, kept.address,
-            begin, end - begin, first, last - first, chunks, SAVE=save, **constants,
+            begin, end - begin, first, last - first, chunks, SAVE=save, CHUNK=chunk,
         )  # fmt: skip
 
     blocks = [arena.take(layout.fixed_bytes) for _ in '12']
@@ -105,7 +105,8 @@ def check(shape: str) -> None:
             assert units.dtype == np.int64
             kernels.copy_many[(len(rows) + len(units) * table.rows, 1, 1)](
                 rows.data_ptr(), blocks[0].address, len(rows),
-                units.ctypes.data, table.address, table.rows, SAVE=False, **constants,
+                units.ctypes.data, table.address, table.rows,
+                SAVE=False, CHUNK=chunk, MANY=kernels.MANY_CHUNK,
             )  # fmt: skip
         else:
             plain.load(blocks[0], [part, *more])

@@ -28,6 +28,7 @@ def family(make_brain: Any, tmp_path: Path) -> tuple[Any, list[Any], Path]:
     session.rollback(capsules[0])
     brain.flags.tensor.add_(1)
     capsules.append(session.snapshot('c', 1, tier='disk'))
+    session.registry.settle()
     return session, capsules, path
 
 

@@ -133,6 +133,7 @@ def test_a_file_that_only_parses_elsewhere_is_refused(stored: Any) -> None:
         {'host': {'queue': {'__flashrt__': 'what'}}},
         {'position': 'x'},
         {'schema': {}},
+        {'fingerprint': []},
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused(stored: Any, change: dict[str, Any]) -> None:
@@ -145,3 +146,39 @@ def test_a_header_that_makes_no_sense_is_refused(stored: Any, change: dict[str, 
     fresh = brain.session(registry(brain.ctx, path))
     assert name in fresh.registry.refused
     assert len(fresh.registry.capsules) == 2
+
+
+def test_a_store_is_listed_by_headers_alone(stored: Any) -> None:
+    """Damage behind the header is found when the bytes are asked for, and not before."""
+    brain, _, capsules, path = stored
+    name = capsules[0][0].file
+    flip(path / f'{name}.capsule', 1.0)
+    store = DiskStore(path)
+    assert store.header(name, 'capsule')['digest'] == name
+    fresh = brain.session(registry(brain.ctx, path))
+    assert not fresh.registry.refused
+    found = {capsule.file: capsule for capsule in fresh.registry.capsules}
+    then = brain.bytes()
+    for refuse in (
+        lambda: fresh.restore(found[name]),
+        lambda: store.read(name, 'capsule'),
+        lambda: store.verify(name),
+    ):
+        with pytest.raises(StoreError, match='altered'):
+            refuse()
+    assert brain.bytes() == then
+
+
+def test_a_header_that_is_no_json_is_refused(stored: Any) -> None:
+    """Planted fault behind sound digests."""
+    brain, _, capsules, path = stored
+    name = capsules[0][0].file
+    for text in (b'[]', b'{', b'[' * 100_000):
+        front = envelope._FRONT.pack(
+            envelope._MAGIC, b'capsule', len(text), 0,
+            envelope._sha256(text), envelope._sha256(b''),
+        )  # fmt: skip
+        data = front + envelope._sha256(front) + bytes(32) + text
+        (path / f'{name}.capsule').write_bytes(data)
+        with pytest.raises(StoreError, match='has no header'):
+            DiskStore(path).header(name, 'capsule')

@@ -39,14 +39,14 @@ class Counting:
 def kernel_launches(mover: Mover) -> list[int]:
     """Programs of every launch from now on; stays empty where there are no kernels."""
     found: list[int] = []
-    for ways in (getattr(mover, name, {}) for name in ('_load', '_many')):
-        for wide, launch in ways.items():
+    for name in ('_load', '_many'):
+        if (launch := getattr(mover, name, None)) is not None:
 
             def counted(programs: int, *args: int, launch: Any = launch) -> None:
                 found.append(programs)
                 launch(programs, *args)
 
-            ways[wide] = counted
+            setattr(mover, name, counted)
     return found
 
 

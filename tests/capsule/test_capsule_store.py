@@ -59,7 +59,7 @@ def test_a_lineage_costs_its_segments_once(stored: Any) -> None:
     before = store.used()
     session.restore(capsules[-1][0])
     brain.flags.tensor.add_(1)
-    session.snapshot('turn', 9, tier='disk')
+    session.registry.commit(session.snapshot('turn', 9))
     assert len(store.names('segment')) == 3
     assert store.used() - before < before
 
@@ -90,12 +90,16 @@ def test_another_deployment_finds_nothing_and_is_told_why(stored: Any) -> None:
 def test_signed_stores_refuse_what_is_not_signed(brain: Any, tmp_path: Path) -> None:
     """With a key: unsigned and otherwise signed files are refused; its own are taken."""
     path = tmp_path / 'shared'
-    signed = brain.session(registry(brain.ctx, path, key=b'k1')).snapshot('s', tier='disk')
+    session = brain.session(registry(brain.ctx, path, key=b'k1'))
+    signed = session.snapshot('s')
+    session.registry.commit(signed)
     assert brain.session(registry(brain.ctx, path, key=b'k1')).registry.latest() is not None
     other = brain.session(registry(brain.ctx, path, key=b'k2')).registry
     assert 'signed with another key' in other.refused[signed.digest]
     brain.step()
-    unsigned = brain.session(registry(brain.ctx, tmp_path / 'own')).snapshot('u', tier='disk')
+    session = brain.session(registry(brain.ctx, tmp_path / 'own'))
+    unsigned = session.snapshot('u')
+    session.registry.commit(unsigned)
     os.rename(tmp_path / 'own' / f'{unsigned.digest}.capsule', path / f'{unsigned.digest}.capsule')
     again = brain.session(registry(brain.ctx, path, key=b'k1')).registry
     assert 'is not signed' in again.refused[unsigned.digest]
@@ -152,7 +156,7 @@ def test_the_quota_holds_and_nothing_is_written_beyond_it(brain: Any, tmp_path: 
     brain.step()
     second = session.snapshot('too much')
     with pytest.raises(BudgetError, match='quota 3000'):
-        session.registry.demote(second, 'disk')
+        session.registry.demote(second, 'disk', wait=True)
     assert set(os.listdir(tmp_path / 's')) == files
     assert second.tier == 'gpu'
     session.registry.evict(capsule)

@@ -49,7 +49,7 @@ def test_a_capsule_of_one_twin_is_restored_in_the_other(tmp_path: Path) -> None:
     two.session.restore(capsule)
     assert two.cursor.length == 5
     assert two.fixed.tensor.eq(3).all() and two.grown.tensor[:, :5].eq(3).all()
-    registry.demote(capsule, 'disk')
+    registry.demote(capsule, 'disk', wait=True)
     two.fill(9.0)
     two.session.restore(capsule)
     assert two.fixed.tensor.eq(3).all() and two.grown.tensor[:, :5].eq(3).all()

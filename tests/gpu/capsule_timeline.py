@@ -1,8 +1,9 @@
 """Where a snapshot's and a restore's time goes on a GPU: `python tests/gpu/capsule_timeline.py`.
 
 Prints medians in microseconds since the call: until the driver is asked to launch, until it has,
-until the call returned and until the device was done; at several lengths and after several preparations. Then
-what the copies alone take on the device, by its own events. For whoever makes them faster.
+until the call returned and until the device was done; at several lengths, after several
+preparations. Then what the copies alone take on the device, by its own events. For whoever makes
+them faster.
 """
 
 from __future__ import annotations
