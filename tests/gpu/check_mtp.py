@@ -58,6 +58,8 @@ def main() -> int:
     parser.add_argument('out', type=Path)
     parser.add_argument('--device', default='cuda')
     parser.add_argument('--count', type=int, default=160)
+    parser.add_argument('--drafts', type=int, nargs='*', default=(1, 2, 3))
+    parser.add_argument('--prompts', type=int, nargs='*', default=(1, 64, 200, 1500))
     args = parser.parse_args()
     cpu = args.device == 'cpu'
     # A tied head over random weights repeats its token for ever.
@@ -65,7 +67,7 @@ def main() -> int:
     config = parse_config(dims)
     device = torch.device(args.device)
     rng = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(config.vocab, (n,), generator=rng) for n in (1, 64, 200, 1500)]
+    prompts = [torch.randint(config.vocab, (n,), generator=rng) for n in args.prompts]
     results: list[dict[str, Any]] = []
     bad = 0
     for kind in ('random', 'often right'):
@@ -74,7 +76,7 @@ def main() -> int:
         if kind != 'random':
             often_right(weights)
         ways: list[tuple[int, HybridLM]] = []
-        for drafts in (0, 1, 2, 3):
+        for drafts in (0, *args.drafts):
             ctx, more = Context(args.device), {'capacity': 2048, 'units': (64, 512)}
             made = DraftingLM(ctx, config, weights, drafts=drafts, **more) if drafts else None
             ways.append((drafts, made or HybridLM(ctx, config, weights, **more)))

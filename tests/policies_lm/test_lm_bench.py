@@ -74,6 +74,12 @@ def test_a_peer_that_is_not_there_leaves_its_reason(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(planner_peers.peer, 'run', lambda *args: runs.pop(0))
     planner_peers.measure(rows, ('flide',), {}, 'cuda', told.append)
     assert [row.peers['flide'] for row in rows] == [3.5, 'exit 1: no luck']
+    runs = [{'cold 2k': 3.5, 'start full cache': 9.0, '': 'not one of its works'}]
+    monkeypatch.setenv('FLASHRT_PEER_CACHE', '/nowhere')
+    rows.append(Row('start empty cache', 1.0, 'ms'))
+    planner_peers.measure(rows, ('flide',), {}, 'cuda', told.append)
+    found = [row.peers['flide'] for row in rows]
+    assert found == [3.5, 9.0, 'its kernels were compiled before']
 
 
 def test_a_peer_runs_apart_and_what_it_told_counts() -> None:
