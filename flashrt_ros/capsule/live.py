@@ -118,13 +118,14 @@ class Live:
         Raises:
             HostStateError: an entry refused; names it.
         """
-        before = self.read_host()
+        # Who refuses has changed nothing itself, so the last needs no copy of what it had.
+        before = {name: host_state.copy(entry.get(), name) for name, entry in self._hosts[:-1]}
         done: list[str] = []
         for name, entry in self._hosts:
             try:
                 entry.set(host_state.again(state[name]))
             except Exception as error:
-                for earlier in (*reversed(done), name):
+                for earlier in reversed(done):
                     self.closure.host_entries[earlier].set(before[earlier])
                 raise HostStateError(
                     f'host entry {name!r} refused its state ({error}); nothing was restored: '
@@ -150,10 +151,9 @@ class Live:
 
     def save(self, blocks: Sequence[Block], growths: Sequence[Growth]) -> None:
         """Copy the fixed part and the growths into blocks of the sizes that `survey` named."""
-        pieces = [
-            (index, block, begin, end, begin, end)
-            for (index, begin, end), block in zip(growths, blocks[1:], strict=True)
-        ]
+        pieces: list[Piece] = []
+        for index, begin, end in growths:
+            pieces.append((index, blocks[1 + len(pieces)], begin, end, begin, end))
         self.mover.save(blocks[0], pieces)
 
     def segments(
@@ -162,9 +162,9 @@ class Live:
         """The fixed part, and `texts` with their growths: of blocks that `save` filled."""
         fixed = Segment(blocks[0].nbytes)
         fixed.blocks['gpu'] = blocks[0]
-        for (index, begin, end), block in zip(growths, blocks[1:], strict=True):
+        for number, (index, begin, end) in enumerate(growths, 1):
             node = Node(texts[index].node, begin, end, self.layout.ropes[index].stride, index)
-            node.blocks['gpu'] = block
+            node.blocks['gpu'] = blocks[number]
             texts[index] = Text(node, end)
         return fixed, tuple(texts)
 
