@@ -25,6 +25,8 @@ from flashrt_policies.kernels.launch import begin, early, shared_bytes, side
 SPLIT = 4096
 # The last, partial chunk of a text is cut into this many splits, whatever its length.
 TAILS = 32
+# Rows of a tile and warps, for long replays of two-byte types and for the others.
+TALL, SHORT = (128, 8), (64, 4)
 # Tokens that one program merges.
 MERGED = 16
 LOG2_E = 1.4426950408889634
@@ -63,7 +65,7 @@ def tail_size(end, TAILS: tl.constexpr, N: tl.constexpr):
     return tl.maximum(tl.cdiv(tl.cdiv(end, TAILS), N), 2) * N
 
 
-@triton.jit
+@triton.jit(do_not_specialize=['plain'])
 def attend_kernel(
     q_ptr, keys_ptr, values_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, tail_ptr, tail_mass_ptr,
     position_ptr, valid_ptr, rows, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
@@ -145,6 +147,66 @@ def attend_kernel(
 
 
 @triton.jit
+def gated_store(
+    y, row, head, inside, gate_ptr, out_ptr, gate_row, gate_head, heads, dim,
+    GATE: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Write outputs y [P, D] of one head of the tokens `row` [P], gated where there is a gate."""
+    at = tl.arange(0, D)[None, :]
+    line = row.to(tl.int64)[:, None]
+    if GATE:
+        gate = gate_ptr + line * gate_row + head * gate_head + at
+        y = y * tl.sigmoid(tl.load(gate, mask=inside, other=0.0).to(tl.float32))
+    spot = out_ptr + (line * heads + head) * dim + at
+    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def merge_whole(
+    part_ptr, mass_ptr, row, head, position, full, last, rows, heads, dim,
+    SPLIT: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of tokens of whole chunks, in order, up to split `last`."""
+    at = tl.arange(0, D)
+    inside = (row < full)[:, None] & (at < dim)[None, :]
+    place = row.to(tl.int64) * heads + head
+    m = tl.load(mass_ptr + place * 2, mask=row < full, other=0.0)
+    total = tl.load(mass_ptr + place * 2 + 1, mask=row < full, other=1.0)
+    acc = tl.load(part_ptr + place[:, None] * dim + at[None, :], mask=inside, other=0.0)
+    for split in range(1, last + 1):
+        # A row that has no keys in this split keeps every bit.
+        has = (row < full) & ((position + row) // SPLIT >= split)
+        place = (split * rows + row).to(tl.int64) * heads + head
+        m_new = tl.load(mass_ptr + place * 2, mask=has, other=-float('inf'))
+        more = tl.load(mass_ptr + place * 2 + 1, mask=has, other=0.0)
+        spot = part_ptr + place[:, None] * dim + at[None, :]
+        part = tl.load(spot, mask=inside & has[:, None], other=0.0)
+        peak = tl.maximum(m, m_new)
+        fade, weight = tl.exp2(m - peak), tl.exp2(m_new - peak)
+        total = tl.fma(total, fade, more * weight)
+        acc = tl.fma(acc, fade[:, None], part * weight[:, None])
+        m = peak
+    return acc / total[:, None]
+
+
+@triton.jit
+def merge_tail(
+    part_ptr, mass_ptr, token, slot, head, position, size, heads, dim,
+    TAILS: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of one token of a partial chunk, all at once; float32 [1, D]."""
+    split, at = tl.arange(0, TAILS), tl.arange(0, D)
+    used = split * size <= position + token
+    place = (split * CHUNK + slot).to(tl.int64) * heads + head
+    m = tl.load(mass_ptr + place * 2, mask=used, other=-float('inf'))
+    weight = tl.exp2(m - tl.max(m, 0))
+    total = tl.sum(tl.load(mass_ptr + place * 2 + 1, mask=used, other=0.0) * weight, 0)
+    inside = used[:, None] & (at < dim)[None, :]
+    part = tl.load(part_ptr + place[:, None] * dim + at[None, :], mask=inside, other=0.0)
+    return (tl.sum(part * weight[:, None], 0) / total)[None, :]
+
+
+@triton.jit(do_not_specialize=['plain'])
 def merge_kernel(
     part_ptr, mass_ptr, tail_ptr, tail_mass_ptr, gate_ptr, out_ptr, position_ptr, valid_ptr, rows,
     gate_row, gate_head, heads, dim, plain,
@@ -153,62 +215,33 @@ def merge_kernel(
 ):  # fmt: skip
     """Merge the splits of P tokens of one head, or of one token of the last, partial chunk."""
     begin(PDL)
-    head = tl.program_id(1)
+    pid, head = tl.program_id(0), tl.program_id(1)
     valid, position = tl.load(valid_ptr).to(tl.int32), tl.load(position_ptr).to(tl.int32)
     full = valid // CHUNK * CHUNK
-    at = tl.arange(0, D)
-    if tl.program_id(0) >= plain:
-        token = full + tl.program_id(0) - plain
-        if token >= valid:
-            return
-        split = tl.arange(0, TAILS)
-        used = split * tail_size(position + valid, TAILS, N) <= position + token
-        place = (split * CHUNK + token - full).to(tl.int64) * heads + head
-        m = tl.load(tail_mass_ptr + place * 2, mask=used, other=-float('inf'))
-        weight = tl.exp2(m - tl.max(m, 0))
-        total = tl.sum(tl.load(tail_mass_ptr + place * 2 + 1, mask=used, other=0.0) * weight, 0)
-        inside = used[:, None] & (at < dim)[None, :]
-        part = tl.load(tail_ptr + place[:, None] * dim + at[None, :], mask=inside, other=0.0)
-        y = tl.sum(part * weight[:, None], 0) / total
-        if GATE:
-            spot = token.to(tl.int64) * gate_row + head * gate_head + at
-            g = tl.load(gate_ptr + spot, mask=at < dim, other=0.0)
-            y = y * tl.sigmoid(g.to(tl.float32))
-        spot = (token.to(tl.int64) * heads + head) * dim + at
-        tl.store(out_ptr + spot, y.to(out_ptr.dtype.element_ty), mask=at < dim)
-    else:
-        first = tl.program_id(0) * P
-        if (first >= full) | (position + valid <= SPLIT):
-            return
+    token, first = full + pid - plain, pid * P
+    if tl.where(pid < plain, (first >= full) | (position + valid <= SPLIT), token >= valid):
+        return
+    columns = (tl.arange(0, D) < dim)[None, :]
+    if pid < plain:
         row = first + tl.arange(0, P)
-        inside = (row < full)[:, None] & (at < dim)[None, :]
-        place = row.to(tl.int64) * heads + head
-        m = tl.load(mass_ptr + place * 2, mask=row < full, other=0.0)
-        total = tl.load(mass_ptr + place * 2 + 1, mask=row < full, other=1.0)
-        acc = tl.load(part_ptr + place[:, None] * dim + at[None, :], mask=inside, other=0.0)
-        for split in range(1, (position + first + P - 1) // SPLIT + 1):
-            # A row that has no keys in this split keeps every bit.
-            has = (row < full) & ((position + row) // SPLIT >= split)
-            place = (split * rows + row).to(tl.int64) * heads + head
-            m_new = tl.load(mass_ptr + place * 2, mask=has, other=-float('inf'))
-            more = tl.load(mass_ptr + place * 2 + 1, mask=has, other=0.0)
-            part = tl.load(
-                part_ptr + place[:, None] * dim + at[None, :],
-                mask=inside & has[:, None],
-                other=0.0,
-            )
-            peak = tl.maximum(m, m_new)
-            fade, weight = tl.exp2(m - peak), tl.exp2(m_new - peak)
-            total = tl.fma(total, fade, more * weight)
-            acc = tl.fma(acc, fade[:, None], part * weight[:, None])
-            m = peak
-        y = acc / total[:, None]
-        if GATE:
-            spot = row.to(tl.int64)[:, None] * gate_row + head * gate_head + at[None, :]
-            g = tl.load(gate_ptr + spot, mask=inside, other=0.0)
-            y = y * tl.sigmoid(g.to(tl.float32))
-        spot = (row.to(tl.int64)[:, None] * heads + head) * dim + at[None, :]
-        tl.store(out_ptr + spot, y.to(out_ptr.dtype.element_ty), mask=inside)
+        last = (position + first + P - 1) // SPLIT
+        y = merge_whole(
+            part_ptr, mass_ptr, row, head, position, full, last, rows, heads, dim, SPLIT, D
+        )
+        gated_store(
+            y, row, head, (row < full)[:, None] & columns, gate_ptr, out_ptr, gate_row, gate_head,
+            heads, dim, GATE, D,
+        )  # fmt: skip
+    else:
+        size = tail_size(position + valid, TAILS, N)
+        one = merge_tail(
+            tail_ptr, tail_mass_ptr, token, token - full, head, position, size, heads, dim, TAILS,
+            CHUNK, D,
+        )  # fmt: skip
+        gated_store(
+            one, token + tl.arange(0, 1), head, columns, gate_ptr, out_ptr, gate_row, gate_head,
+            heads, dim, GATE, D,
+        )  # fmt: skip
 
 
 def tile_sizes(device: torch.device, dim: int, width: int) -> tuple[int, int]:
@@ -241,7 +274,7 @@ def attend(
     kv, capacity = keys.shape[:2]
     width = side(dim)
     size, deep = tile_sizes(q.device, width, q.element_size())
-    high = 128 if rows > 64 and q.element_size() == 2 else 64
+    high, warps = TALL if rows > 64 and q.element_size() == 2 else SHORT
     # Heads that share keys stand in one tile, where their number fits into it.
     g = heads // kv
     g = g if g in (1, 2, 4, 8, 16) else 1
@@ -262,7 +295,7 @@ def attend(
         q, keys, values, gated, out, part, mass, tail, tail_mass, position, valid,
         rows, *gates, heads, kv, capacity, dim, dim**-0.5 * LOG2_E, plain,
         GATE=gate is not None, G=g, CHUNK=CHUNK, SPLIT=SPLIT, TAILS=TAILS, R=high, N=size,
-        D=width, STAGES=deep, num_warps=8 if high == 128 else 4, **early(q),
+        D=width, STAGES=deep, num_warps=warps, **early(q),
     )  # fmt: skip
     blocks = triton.cdiv(rows, MERGED) if splits > 1 else 0
     merge_kernel[(blocks + CHUNK, heads)](

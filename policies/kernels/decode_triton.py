@@ -120,7 +120,7 @@ def attend_one_kernel(
     m = tl.full((GROUP,), -float('inf'), tl.float32)
     total = tl.zeros((GROUP,), tl.float32)
     acc = tl.zeros((GROUP, D), tl.float32)
-    if FRESH:
+    if FRESH:  # noqa: SIM102  (known when compiling)
         if split == 0:
             k = normed_rotated(
                 k_ptr + kv * dim, k_scale_ptr, freq_ptr, position, dim, half, eps, NORM, D
@@ -214,7 +214,7 @@ def delta_step(
         proj, window, moved, conv, decay, bias, state, updated, norm, out,
         key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5, eps,
         TAPS=conv.shape[0], K=triton.next_power_of_2(key_dim), V=triton.next_power_of_2(dim),
-        num_warps=8, **early(proj),
+        num_warps=8, **early(proj, True),
     )  # fmt: skip
     return out
 
@@ -264,14 +264,15 @@ def attend_one(
         k if k_scale is None else k_scale, freq, position,
         position if valid is None else valid, part, mass,
         q.stride(1), kv, capacity, dim, freq.shape[0], eps, dim**-0.5 * LOG2_E,
-        NORM=q_scale is not None, FRESH=valid is None, G=g, GROUP=group, SPLITS=SPLITS, N=32, D=width,
-        num_warps=4, num_stages=2, **early(q),
+        NORM=q_scale is not None, FRESH=valid is None, G=g, GROUP=group, SPLITS=SPLITS,
+        N=32, D=width,
+        num_warps=4, num_stages=2, **early(q, True),
     )  # fmt: skip
     out = torch.empty((1, heads * dim), dtype=q.dtype, device=q.device)
     columns = min(width, 64)
     merge_one_kernel[(heads, width // columns)](
         part, mass, q if gate is None else gate, out, 0 if gate is None else gate.stride(1), dim,
         GATE=gate is not None, G=g, GROUP=group, SPLITS=SPLITS, D=width, N=columns, num_warps=4,
-        **early(q),
+        **early(q, True),
     )  # fmt: skip
     return out

@@ -125,7 +125,7 @@ def take_one(
     take_one_kernel[(1,)](
         token, embed, history, position, hashed, x, width,
         PRIME=PRIME, BASE=BASE, BLOCK=triton.next_power_of_2(width), num_warps=4,
-        **early(embed),
+        **early(embed, True),
     )  # fmt: skip
     return x
 
@@ -170,5 +170,5 @@ def finish(
     finish_kernel[(1,)](
         x, scale, hidden, position if span is None else span, position,
         position if valid is None else valid, width, eps,
-        ONE=valid is None, BLOCK=triton.next_power_of_2(width), num_warps=4, **early(x),
+        ONE=valid is None, BLOCK=triton.next_power_of_2(width), num_warps=4, **early(x, True),
     )  # fmt: skip

@@ -1,16 +1,17 @@
 """Triton kernels of `gated_delta`: a parallel pass over chunks, the state's walk, the read-out.
 
-What a chunk does to the state S [K, V] is affine, S <- a S + R^T S + G, and what it reads is too,
-o = Q S + O. `taps_kernel` convolves, and norms queries and keys. `prepare_kernel` makes a, R, G, Q
-and O for every chunk and head at once: gates, and the unit lower triangular system of the UT
-transform. `carry_kernel` walks the state over the chunks, one product each, and keeps it as it was
-before each. `read_kernel` answers the queries of every chunk and applies the gated norm.
+What a chunk does to the state S [K, V] is affine, S <- a S + R^T S + k'^T u, and what it reads is
+too, o = Q S + O. `taps_kernel` convolves, and norms queries and keys. `prepare_kernel` makes a, R,
+k', u, Q and O for every chunk and head at once: gates, and the unit lower triangular system of the
+UT transform. `carry_kernel` walks the state over the chunks, one dependent product each, and keeps
+it as it was before each. `read_kernel` answers the queries of every chunk and applies the gated
+norm.
 
 The grid is fixed by the capacity of the replay; chunks past the valid tokens return at once. A
 chunk starts at a multiple of C behind the start of the replay and is computed alike wherever it
 stands in it, so replays that start at multiples of C cut a text into the same chunks, and a
-token's bits do not depend on how many a replay holds. Float32 operands go through the tensor cores in
-three TF32 products, which keeps their precision.
+token's bits do not depend on how many a replay holds. Float32 operands go through the tensor cores
+in three TF32 products, which keeps their precision.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -23,65 +24,65 @@ import triton.language as tl
 from torch import Tensor
 
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
-from flashrt_policies.kernels.launch import begin, early, side, stages
+from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 
 # Columns of the state that one program of the walk holds, and the kernels' warps.
 CARRY_COLUMNS = 64
-TAPS_ROWS = 16
-PREPARE_WARPS = 8
+TAPS_ROWS, TAPS_WIDTH = 8, 1024
+PREPARE_WARPS = 4
 CARRY_WARPS = 4
 READ_WARPS = 4
+# From this many chunks on they are taken in stretches: the walk leaves most of the GPU idle, so it
+# goes over one stretch while others are prepared and read.
+LONG, STRETCHES = 16, 4
 
 
 @triton.jit
 def taps_kernel(
     proj_ptr, window_ptr, conv_ptr, valid_ptr, out_ptr,
-    proj_row, key_heads, key_dim, dim, channels, l2_eps, scale,
-    TAPS: tl.constexpr, R: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
+    proj_row, key_heads, heads, key_dim, dim, channels, l2_eps, scale,
+    TAPS: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """R rows of one head of q, k or v: convolution, SiLU, and for q and k the norm.
+    """Some rows of H heads of q, k or v: convolution, SiLU, and for q and k the norm.
 
     Taps are summed in the same order whether a token's past lies in the replay or in the window.
     """
     begin(PDL)
-    head = tl.program_id(1)
+    first = tl.program_id(0) * ROWS
     valid = tl.load(valid_ptr).to(tl.int32)
-    if tl.program_id(0) * R >= valid:
+    if first >= valid:
         return
-    normed = head < 2 * key_heads
-    first = tl.where(
-        normed, head * key_dim, 2 * key_heads * key_dim + (head - 2 * key_heads) * dim
-    )
-    row, at = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
-    mask = at < tl.where(normed, key_dim, dim)
-    channel = first + at
-    acc = tl.zeros((R, D), tl.float32)
+    head = tl.program_id(1) * H + tl.arange(0, H)
+    at = tl.arange(0, D)
+    normed = (head < 2 * key_heads)[:, None]
+    values = 2 * key_heads * key_dim + (head - 2 * key_heads) * dim
+    channel = tl.where(normed, (head * key_dim)[:, None], values[:, None]) + at[None, :]
+    mask = (at[None, :] < tl.where(normed, key_dim, dim)) & (head < 2 * key_heads + heads)[:, None]
+    weights = ()
+    rows = ()
     for tap in tl.static_range(TAPS):
-        source = row + (tap - (TAPS - 1))
-        inside = (source >= 0) & (source < valid)
-        x = tl.load(
-            proj_ptr + (source[:, None] * proj_row + channel[None, :]),
-            mask=mask[None, :] & inside[:, None],
-            other=0.0,
-        ).to(tl.float32)
-        if tl.program_id(0) == 0:  # the first tokens also see the window; one of the two is zero
-            x += tl.load(
-                window_ptr + (row + tap)[:, None] * channels + channel[None, :],
-                mask=mask[None, :] & (source < 0)[:, None],
-                other=0.0,
-            ).to(tl.float32)
         weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
-        acc = tl.fma(x, weight.to(tl.float32)[None, :], acc)
-    y = acc * tl.sigmoid(acc)
-    if normed:
-        y = (
-            y
-            * (tl.rsqrt(tl.sum(y * y, 1) + l2_eps) * tl.where(head < key_heads, scale, 1.0))[
-                :, None
-            ]
-        )
-    spot = out_ptr + (row[:, None] * channels + channel[None, :])
-    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask[None, :] & (row < valid)[:, None])
+        weights = weights + (weight.to(tl.float32),)
+    for ahead in tl.static_range(ROWS + TAPS - 1):
+        source = first + (ahead - (TAPS - 1))
+        inside = mask & (source >= 0) & (source < valid)
+        x = tl.load(proj_ptr + source.to(tl.int64) * proj_row + channel, mask=inside, other=0.0)
+        if ahead < TAPS - 1:
+            # The first tokens also see the window; one of the two is zero.
+            x += tl.load(
+                window_ptr + ahead * channels + channel, mask=mask & (source < 0), other=0.0
+            )
+        rows = rows + (x,)
+    unit = tl.where((head < key_heads)[:, None], scale, 1.0)
+    for row in tl.static_range(ROWS):
+        acc = tl.zeros((H, D), tl.float32)
+        for tap in tl.static_range(TAPS):
+            acc = tl.fma(rows[row + tap].to(tl.float32), weights[tap], acc)
+        y = acc * tl.sigmoid(acc)
+        length = tl.rsqrt(tl.sum(y * y, 1) + l2_eps)[:, None]
+        y = y * tl.where(normed, length * unit, 1.0)
+        spot = out_ptr + (first + row).to(tl.int64) * channels + channel
+        tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask & (first + row < valid))
 
 
 @triton.jit
@@ -93,43 +94,64 @@ def soft_plus(a):
 
 
 @triton.jit
-def unit_inverse(a, C: tl.constexpr, EXACT: tl.constexpr):
-    """Inverse of I + a, a strictly lower triangular [C, C], C a multiple of 16 up to 64.
-
-    The diagonal blocks of 16 are inverted by (I - d)(I + d^2)(I + d^4)(I + d^8), exact since
-    d^16 = 0; what is left is block-nilpotent and takes (I - x)(I + x^2).
-    """
-    i = tl.arange(0, C)
-    eye = (i[:, None] == i[None, :]).to(tl.float32)
-    near = (i[:, None] // 16) == (i[None, :] // 16)
-    d = tl.where(near, a, 0.0)
-    d2 = tl.dot(d, d, input_precision=EXACT)
-    d4 = tl.dot(d2, d2, input_precision=EXACT)
-    d8 = tl.dot(d4, d4, input_precision=EXACT)
-    inverse = tl.dot(eye - d, eye + d2, input_precision=EXACT)
-    inverse = tl.dot(inverse, eye + d4, input_precision=EXACT)
-    inverse = tl.dot(inverse, eye + d8, input_precision=EXACT)
-    x = tl.dot(inverse, tl.where(near, 0.0, a), input_precision=EXACT)
-    x2 = tl.dot(x, x, input_precision=EXACT)
-    outer = tl.dot(eye - x, eye + x2, input_precision=EXACT)
-    return tl.dot(outer, inverse, input_precision=EXACT)
+def leading(a):
+    """The part of float32 numbers that bfloat16 holds, as float32: the rest is cut off."""
+    bits = a.to(tl.int32, bitcast=True) & -65536
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
+def product(a, b, EXACT: tl.constexpr):
+    """Product of float32 tiles to about 17 bits, or with EXACT to float32's own precision.
+
+    Each factor is split in two of bfloat16, whose products the tensor cores take at full rate.
+    """
+    if EXACT:
+        return tl.dot(a, b, input_precision='tf32x3')
+    a_high, b_high = leading(a), leading(b)
+    a_low, b_low = (a - a_high).to(tl.bfloat16), (b - b_high).to(tl.bfloat16)
+    a_high, b_high = a_high.to(tl.bfloat16), b_high.to(tl.bfloat16)
+    return tl.dot(a_high, b_high, tl.dot(a_high, b_low, tl.dot(a_low, b_high)))
+
+
+@triton.jit
+def unit_inverse(a, C: tl.constexpr, EXACT: tl.constexpr):
+    """Inverse of I + a, a strictly lower triangular [C, C], C a multiple of 8 up to 64.
+
+    The diagonal blocks of 8 are inverted by (I - d)(I + d^2)(I + d^4), exact since d^8 = 0; what
+    is left is block-nilpotent and takes as many. Larger blocks would take fewer products, but
+    their powers grow: to thousands where every key is alike, and cancel in the end.
+    """
+    i = tl.arange(0, C)
+    eye = (i[:, None] == i[None, :]).to(tl.float32)
+    near = (i[:, None] // 8) == (i[None, :] // 8)
+    d = tl.where(near, a, 0.0)
+    d2 = product(d, d, EXACT)
+    d4 = product(d2, d2, EXACT)
+    inverse = product(product(eye - d, eye + d2, EXACT), eye + d4, EXACT)
+    x = product(inverse, tl.where(near, 0.0, a), EXACT)
+    x2 = product(x, x, EXACT)
+    x4 = product(x2, x2, EXACT)
+    outer = product(product(eye - x, eye + x2, EXACT), eye + x4, EXACT)
+    return product(outer, inverse, EXACT)
+
+
+@triton.jit(do_not_specialize=['start'])
 def prepare_kernel(
     mixed_ptr, proj_ptr, decay_ptr, bias_ptr, valid_ptr,
-    turn_ptr, gain_ptr, ask_ptr, own_ptr, last_ptr,
+    turn_ptr, keys_ptr, new_ptr, ask_ptr, own_ptr, last_ptr,
     proj_row, channels, key_heads, heads, key_dim, dim,
-    C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
+    start, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one value head: what it does to a state and what it reads from it.
+    """One chunk, from `start` on, of one value head: what it does to a state and reads from it.
 
-    Writes, with w and u the solution of the chunk's system for keys and values and k' the keys
-    decayed to the chunk's end, turn R [K, K] = -w^T k', gain G^T [V, K] = u^T k', ask Q [C, K],
-    own O [C, V] and last, the chunk's whole decay a.
+    Writes, with w and u the solution of the chunk's system for keys and values, keys k' [C, K],
+    decayed to the chunk's end, new u [C, V], turn R [K, K] = -w^T k', ask Q [C, K], own O [C, V]
+    and last, the chunk's whole decay a.
     """
     begin(PDL)
-    chunk, head = tl.program_id(0), tl.program_id(1)
+    chunk, head = start + tl.program_id(0), tl.program_id(1)
     valid = tl.load(valid_ptr).to(tl.int32)
     if chunk * C >= valid:
         return
@@ -162,33 +184,35 @@ def prepare_kernel(
     system = tl.dot(k, tl.trans(k), input_precision='tf32x3') * fade * beta[:, None]
     solve = unit_inverse(tl.where(i[:, None] > i[None, :], system, 0.0), C, EXACT)
     inner = (tl.dot(q, tl.trans(k), input_precision='tf32x3') * fade).to(kind)
+    by_key = slot * C * K + i[:, None] * K + at_k[None, :]
+    by_value = slot * C * V + i[:, None] * V + at_v[None, :]
     k_end = (k.to(tl.float32) * tl.exp(last - g)[:, None]).to(kind)
+    tl.store(keys_ptr + by_key, k_end)
+
+    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3').to(kind)
+    tl.store(new_ptr + by_value, u)
+    own = tl.dot(inner, u, input_precision='tf32x3')
+    tl.store(own_ptr + by_value, own.to(kind))
 
     w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k, input_precision='tf32x3')
     w = w.to(kind)
     ask = q.to(tl.float32) * tl.exp(g)[:, None] - tl.dot(inner, w, input_precision='tf32x3')
-    tl.store(ask_ptr + slot * C * K + i[:, None] * K + at_k[None, :], ask.to(kind))
+    tl.store(ask_ptr + by_key, ask.to(kind))
     turn = -tl.dot(tl.trans(w), k_end, input_precision='tf32x3')
     tl.store(turn_ptr + slot * K * K + at_k[:, None] * K + at_k[None, :], turn.to(kind))
 
-    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3').to(kind)
-    own = tl.dot(inner, u, input_precision='tf32x3')
-    tl.store(own_ptr + slot * C * V + i[:, None] * V + at_v[None, :], own.to(kind))
-    gain = tl.dot(tl.trans(u), k_end, input_precision='tf32x3')
-    tl.store(gain_ptr + slot * V * K + at_v[:, None] * K + at_k[None, :], gain.to(kind))
 
-
-@triton.jit
+@triton.jit(do_not_specialize=['start', 'stop'])
 def carry_kernel(
-    turn_ptr, gain_ptr, last_ptr, state_ptr, before_ptr, proj_ptr, window_ptr, valid_ptr,
-    proj_row, channels, heads, key_dim, dim,
+    turn_ptr, keys_ptr, new_ptr, last_ptr, state_ptr, before_ptr, proj_ptr, window_ptr, valid_ptr,
+    proj_row, channels, heads, key_dim, dim, start, stop,
     TAPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, N: tl.constexpr,
     SHARE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head and N columns of its state: walk it over the chunks, keep it before each.
+    """One head and N columns of its state: walk it over some chunks, keep it before each.
 
     The state is held transposed, [N, K], so that it enters the product from registers. Each
-    program also moves SHARE channels of the convolution's window past the valid tokens.
+    program also moves SHARE channels, if any, of the convolution's window past the valid tokens.
     """
     begin(PDL)
     head, part = tl.program_id(0), tl.program_id(1)
@@ -198,50 +222,56 @@ def carry_kernel(
     spot = state_ptr + head * key_dim * dim + at_k[None, :] * dim + at_v[:, None]
     in_state = (at_k < key_dim)[None, :] & (at_v < dim)[:, None]
     state = tl.load(spot, mask=in_state, other=0.0)  # [N, K], float32
+    i = tl.arange(0, C)
     square = at_k[:, None] * K + at_k[None, :]
+    by_key = i[:, None] * K + at_k[None, :]
+    by_value = i[:, None] * V + at_v[None, :]
     tile = at_v[:, None] * K + at_k[None, :]
-    count = tl.cdiv(valid, C)
-    fade = tl.load(last_ptr + head, mask=count > 0, other=1.0)
-    for chunk in tl.range(0, count, num_stages=STAGES):
+    count = tl.minimum(tl.cdiv(valid, C), stop)
+    fade = tl.load(last_ptr + start * heads + head, mask=count > start, other=1.0)
+    for chunk in tl.range(start, count, num_stages=STAGES):
         slot = (chunk * heads + head).to(tl.int64)
         # The next chunk's decay is on its way while this one is computed.
         after = tl.load(last_ptr + slot + heads, mask=chunk + 1 < count, other=1.0)
         turn = tl.load(turn_ptr + slot * K * K + square)
-        gain = tl.load(gain_ptr + slot * V * K + tile)
+        keys = tl.load(keys_ptr + slot * C * K + by_key)
+        new = tl.load(new_ptr + slot * C * V + by_value)
         low = state.to(kind)
         tl.store(before_ptr + slot * V * K + tile, low)
-        state = tl.fma(state, fade, gain.to(tl.float32))
+        state = tl.dot(tl.trans(new), keys, state * fade, input_precision='tf32x3')
         state = tl.dot(low, turn, state, input_precision='tf32x3')
         fade = after
     tl.store(spot, state, mask=in_state)
 
-    channel = (head * tl.num_programs(1) + part) * SHARE + tl.arange(0, SHARE)
-    mask = channel < channels
-    for tap in tl.static_range(TAPS - 1):
-        # Rows are moved in ascending order, so a row is read before it is overwritten.
-        source = valid - (TAPS - 1) + tap
-        x = tl.load(
-            proj_ptr + source.to(tl.int64) * proj_row + channel,
-            mask=mask & (source >= 0),
-            other=0.0,
-        )
-        kept = tl.load(
-            window_ptr + (source + TAPS - 1) * channels + channel,
-            mask=mask & (source < 0),
-            other=0.0,
-        )
-        tl.store(window_ptr + tap * channels + channel, tl.where(source >= 0, x, kept), mask=mask)
+    if SHARE > 0:
+        channel = (head * tl.num_programs(1) + part) * SHARE + tl.arange(0, SHARE)
+        mask = channel < channels
+        for tap in tl.static_range(TAPS - 1):
+            # Rows are moved in ascending order, so a row is read before it is overwritten.
+            source = valid - (TAPS - 1) + tap
+            x = tl.load(
+                proj_ptr + source.to(tl.int64) * proj_row + channel,
+                mask=mask & (source >= 0),
+                other=0.0,
+            )
+            kept = tl.load(
+                window_ptr + (source + TAPS - 1) * channels + channel,
+                mask=mask & (source < 0),
+                other=0.0,
+            )
+            moved = tl.where(source >= 0, x, kept)
+            tl.store(window_ptr + tap * channels + channel, moved, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=['start'])
 def read_kernel(
     before_ptr, ask_ptr, own_ptr, proj_ptr, norm_ptr, valid_ptr, out_ptr,
-    proj_row, channels, heads, dim, eps,
+    proj_row, channels, heads, dim, eps, start,
     C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one head: o = Q S + O, then norm(o) * silu(z)."""
+    """One chunk of one head, from chunk `start` on: o = Q S + O, then norm(o) * silu(z)."""
     begin(PDL)
-    chunk, head = tl.program_id(0), tl.program_id(1)
+    chunk, head = start + tl.program_id(0), tl.program_id(1)
     valid = tl.load(valid_ptr).to(tl.int32)
     if chunk * C >= valid:
         return
@@ -286,35 +316,55 @@ def mix(
         return torch.empty((chunks, heads, *shape), dtype=dtype, device=proj.device)
 
     mixed = torch.empty((rows, channels), dtype=proj.dtype, device=proj.device)
-    taps_kernel[(triton.cdiv(rows, TAPS_ROWS), 2 * key_heads + heads)](
+    width = triton.next_power_of_2(max(key_dim, dim))
+    together = max(1, TAPS_WIDTH // width)
+    taps_kernel[(triton.cdiv(rows, TAPS_ROWS), triton.cdiv(2 * key_heads + heads, together))](
         proj, window, conv, valid, mixed,
-        proj.stride(0), key_heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
-        TAPS=taps, R=TAPS_ROWS, D=triton.next_power_of_2(max(key_dim, dim)),
-        num_warps=4, **early(proj),
+        proj.stride(0), key_heads, heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
+        TAPS=taps, ROWS=TAPS_ROWS, H=together, D=width, num_warps=4, **early(proj),
     )  # fmt: skip
-    turn, gain, before = scratch(k, k), scratch(v, k), scratch(v, k)
-    ask, own = scratch(CHUNK, k), scratch(CHUNK, v)
+    turn, before = scratch(k, k), scratch(v, k)
+    keys, new, ask, own = (scratch(CHUNK, width) for width in (k, v, k, v))
     last = scratch(dtype=torch.float32)
-    prepare_kernel[(chunks, heads)](
-        mixed, proj, decay, bias, valid, turn, gain, ask, own, last,
-        proj.stride(0), channels, key_heads, heads, key_dim, dim,
-        C=CHUNK, K=k, V=v, EXACT='tf32' if proj.element_size() == 2 else 'tf32x3',
-        num_warps=PREPARE_WARPS, num_stages=1, **early(proj),
-    )  # fmt: skip
+    out = torch.empty((rows, heads * dim), dtype=proj.dtype, device=proj.device)
     columns = min(v, CARRY_COLUMNS)
     parts = v // columns
-    carry_kernel[(heads, parts)](
-        turn, gain, last, state, before, proj, window, valid,
-        proj.stride(0), channels, heads, key_dim, dim,
-        TAPS=taps, C=CHUNK, K=k, V=v, N=columns,
-        SHARE=triton.next_power_of_2(triton.cdiv(channels, heads * parts)),
-        STAGES=stages(proj, k * (k + columns), 4),
-        num_warps=CARRY_WARPS, **early(proj),
-    )  # fmt: skip
-    out = torch.empty((rows, heads * dim), dtype=proj.dtype, device=proj.device)
-    read_kernel[(chunks, heads)](
-        before, ask, own, proj, norm, valid, out,
-        proj.stride(0), channels, heads, dim, eps,
-        C=CHUNK, K=k, V=v, num_warps=READ_WARPS, num_stages=1, **early(proj),
-    )  # fmt: skip
+    share = triton.next_power_of_2(triton.cdiv(channels, heads * parts))
+    deep = stages(proj, k * k + CHUNK * (k + columns), 3)
+
+    stretch = triton.cdiv(chunks, STRETCHES) if chunks >= LONG and proj.is_cuda else chunks
+    cuts = [(start, min(start + stretch, chunks)) for start in range(0, chunks, stretch)]
+    how = early(proj) if len(cuts) == 1 else {'PDL': 0}
+
+    def prepare(start: int, stop: int) -> None:
+        prepare_kernel[(stop - start, heads)](
+            mixed, proj, decay, bias, valid, turn, keys, new, ask, own, last,
+            proj.stride(0), channels, key_heads, heads, key_dim, dim, start,
+            C=CHUNK, K=k, V=v, EXACT=proj.element_size() == 4,
+            num_warps=PREPARE_WARPS, num_stages=1, **how,
+        )  # fmt: skip
+
+    def carry(start: int, stop: int) -> None:
+        carry_kernel[(heads, parts)](
+            turn, keys, new, last, state, before, proj, window, valid,
+            proj.stride(0), channels, heads, key_dim, dim, start, stop,
+            TAPS=taps, C=CHUNK, K=k, V=v, N=columns, SHARE=share if stop == chunks else 0,
+            STAGES=deep, num_warps=CARRY_WARPS, **how,
+        )  # fmt: skip
+
+    def read(start: int, stop: int) -> None:
+        read_kernel[(stop - start, heads)](
+            before, ask, own, proj, norm, valid, out,
+            proj.stride(0), channels, heads, dim, eps, start,
+            C=CHUNK, K=k, V=v, num_warps=READ_WARPS, num_stages=1, **how,
+        )  # fmt: skip
+
+    with Aside(proj.device, len(cuts) > 1) as aside:
+        walked = []
+        for cut in cuts:
+            prepare(*cut)
+            walked.append(aside.run(carry, *cut))
+        for cut, done in zip(cuts, walked, strict=True):
+            aside.wait(done)
+            read(*cut)
     return out

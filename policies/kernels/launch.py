@@ -2,7 +2,7 @@
 
 From Hopper on, a kernel may be launched while its predecessor still runs (programmatic dependent
 launch): it may do what needs nothing of the predecessor, such as fetching weights into the cache,
-and then waits for all of it. Every kernel here begins with `begin`, so the chain has no gaps.
+and then waits for all of it. Every kernel here begins with `begin`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -10,6 +10,7 @@ and then waits for all of it. Every kernel here begins with `begin`, so the chai
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 # its shared memory when such a kernel has sides of 16 or 32: an illegal access, or wrong numbers
 # (triton-lang/triton 11366, pytorch/helion 1905). Padding is masked, so it changes no sum.
 LEAST_SIDE = 64
+# How a kernel of a prefill and one of a decode step begin: 0 after its predecessor has ended,
+# 1 beside it once it ends, 2 beside it from its own start.
+PREFILL, STEP = 0, 2
 
 
 def side(count: int) -> int:
@@ -65,20 +69,65 @@ def overlaps(device: torch.device) -> bool:
     return device.type == 'cuda' and torch.cuda.get_device_capability(device)[0] >= 9
 
 
-def early(like: Tensor) -> dict[str, Any]:
+def early(like: Tensor, step: bool = False) -> dict[str, Any]:
     """Return the keywords of a launch whose kernel begins with `begin`.
 
     Args:
         like: a tensor of the device.
+        step: the kernel is one of a decode step.
     """
-    return {'PDL': True, 'launch_pdl': True} if overlaps(like.device) else {'PDL': False}
+    level = (STEP if step else PREFILL) if overlaps(like.device) else 0
+    return {'PDL': level, 'launch_pdl': True} if level else {'PDL': 0}
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+class Aside:
+    """Runs launches beside the current stream, in order; also within a capture.
+
+    Args:
+        device: where.
+        apart: False runs everything on the current stream.
+    """
+
+    def __init__(self, device: torch.device, apart: bool) -> None:
+        self._side = _side_stream(device) if apart else None
+
+    def __enter__(self) -> Aside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._side is not None:
+            torch.cuda.current_stream(self._side.device).wait_stream(self._side)
+
+    def run(self, launch: Callable[..., None], *args: int) -> torch.cuda.Event | None:
+        """Call `launch` behind what the current stream was given so far; returns when it is done.
+
+        The result is for `wait`.
+        """
+        if self._side is None:
+            launch(*args)
+            return None
+        self._side.wait_stream(torch.cuda.current_stream(self._side.device))
+        with torch.cuda.stream(self._side):
+            launch(*args)
+            return self._side.record_event()
+
+    def wait(self, done: torch.cuda.Event | None) -> None:
+        """Let the current stream go on when `done` is."""
+        if done is not None:
+            done.wait()
 
 
 @triton.jit
 def begin(PDL: tl.constexpr):
     """Let the successor be launched, then wait for every effect of the predecessor."""
-    if PDL:
+    if PDL > 1:
         gdc_launch_dependents()
+    if PDL > 0:
         gdc_wait()
 
 

@@ -33,7 +33,7 @@ DEPTH = 64
 # Lines of 128 bytes of every weight row that are fetched early for a short input.
 FETCH = 16
 # From this many rows on the library's product is tried.
-LIBRARY_ROWS = 256
+LIBRARY_ROWS = 128
 # Different orders of summing show in about one of a thousand rounded outputs: one trial has enough
 # of them. The others have other magnitudes: all of one sign, and a wide spread.
 TRIALS = 3
@@ -70,7 +70,7 @@ def matmul_kernel(
     share = depth // SPLITS
     low = split * share
     w_row = weight_ptr + j.to(tl.int64) * depth + low
-    if FETCH > 0 and PDL:
+    if FETCH > 0 and PDL > 0:
         line = tl.arange(0, FETCH) * (128 // (weight_ptr.dtype.element_ty.primitive_bitwidth // 8))
         fetch(w_row[:, None] + tl.minimum(line, share - 1)[None, :])
     begin(PDL)
@@ -116,7 +116,7 @@ def row_kernel(
     j = tl.program_id(1) * N + tl.arange(0, N)
     k = tl.arange(0, K)
     rows = j[:, None].to(tl.int64) * depth
-    if FETCH > 0 and PDL:
+    if FETCH > 0 and PDL > 0:
         line = tl.arange(0, FETCH) * (128 // (weight_ptr.dtype.element_ty.primitive_bitwidth // 8))
         spot = tl.minimum(j, columns - 1)[:, None].to(tl.int64) * depth
         spot = spot + tl.minimum(line, depth - 1)[None, :]
@@ -165,13 +165,15 @@ def choose_tile(rows: int, columns: int, count: int) -> tuple[int, int, int]:
     return best[0], best[1], best[2]
 
 
-def choose(x: Tensor, columns: int, depth: int, splits: int) -> tuple[int, int, int, int, int]:
+def choose(x: Tensor, columns: int, depth: int) -> tuple[int, int, int, int, int]:
     """Return rows, columns and depth of a tile, loads in flight, and warps."""
+    high, wide, warps = choose_tile(x.shape[0], columns, processors(x.device))
+    deep, many = DEPTH, 4
     if x.dtype == torch.float32:
         high, wide, warps = 64, 64, 4  # three products per turn: see `launch.LEAST_SIDE`
-    else:
-        high, wide, warps = choose_tile(x.shape[0], columns * splits, processors(x.device))
-    return high, wide, DEPTH, stages(x, DEPTH * (high + wide), 4), warps
+    elif x.shape[0] <= 64 and depth % (2 * DEPTH) == 0:  # bound by the weights' way to the tile
+        deep, many = 2 * DEPTH, 5 if wide > 16 else 7
+    return high, wide, deep, stages(x, deep * (high + wide), many), warps
 
 
 def matmul(
@@ -198,7 +200,7 @@ def matmul(
     """
     rows, depth = x.shape
     columns = weight.shape[0] // 2 if pair else weight.shape[0]
-    high, wide, deep, many, warps = tile or choose(x, weight.shape[0], depth // splits, splits)
+    high, wide, deep, many, warps = tile or choose(x, weight.shape[0], depth // splits)
     kind = x.dtype if splits == 1 else torch.float32
     out = torch.empty((splits, rows, columns), dtype=kind, device=x.device)
     grid = (triton.cdiv(rows, high) * triton.cdiv(weight.shape[0], wide), splits)
@@ -295,6 +297,6 @@ def row(
         x, x if scale is None else scale, weight, x if bias is None else bias, out, out,
         columns, depth, eps,
         NORM=scale is not None, BIAS=bias is not None, ADD=add is not None, PAIR=pair,
-        N=per, K=block, FETCH=FETCH if columns < 32768 else 0, num_warps=4, **early(x),
+        N=per, K=block, FETCH=FETCH if columns < 32768 else 0, num_warps=4, **early(x, True),
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""Triton kernel of `attention.place`: norms and rotary embedding; keys and values to their slots."""
+"""Triton kernel of `attention.place`: norm and rotary embedding; keys and values to slots."""
 
 # mypy: disable-error-code="no-untyped-def"
 

@@ -78,7 +78,7 @@ def _blocks(logits: Tensor) -> tuple[int, Tensor, Tensor]:
     best = torch.empty(count, dtype=torch.float32, device=logits.device)
     where = torch.empty(count, dtype=torch.int32, device=logits.device)
     block_best_kernel[(count,)](
-        logits, best, where, vocab, BLOCK=BLOCK, num_warps=4, **early(logits)
+        logits, best, where, vocab, BLOCK=BLOCK, num_warps=4, **early(logits, True)
     )
     return count, best, where
 
@@ -88,7 +88,7 @@ def greedy(logits: Tensor, token: Tensor) -> None:
     count, best, where = _blocks(logits)
     final_best_kernel[(1,)](
         best, where, token, token, logits.shape[0], count,
-        drawn=False, BLOCK=triton.next_power_of_2(count), num_warps=4, **early(logits),
+        drawn=False, BLOCK=triton.next_power_of_2(count), num_warps=4, **early(logits, True),
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def draw(
     lanes = triton.next_power_of_2(count)
     block_draw_kernel[(count,)](
         logits, peak, best, where, temperature, min_p, seed, counter, logits.shape[0], count,
-        PEAKS=lanes, BLOCK=BLOCK, num_warps=4, **early(logits),
+        PEAKS=lanes, BLOCK=BLOCK, num_warps=4, **early(logits, True),
     )  # fmt: skip
     final_best_kernel[(1,)](
         best,
@@ -118,5 +118,5 @@ def draw(
         drawn=True,
         BLOCK=lanes,
         num_warps=4,
-        **early(logits),
+        **early(logits, True),
     )

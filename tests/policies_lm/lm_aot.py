@@ -173,6 +173,7 @@ def compile_launch(launch: Launch, capability: int) -> Any:
     options = {k: v for k, v in kwargs.items() if k not in kernel.arg_names}
     values.update({k: v for k, v in kwargs.items() if k in kernel.arg_names})
     signature, constants, attributes = {}, {}, {}
+    plain = {x.num for x in kernel.params if x.do_not_specialize}
     for index, (name, parameter) in enumerate(zip(kernel.arg_names, kernel.params, strict=True)):
         value = values[name]
         if parameter.is_constexpr:
@@ -182,11 +183,11 @@ def compile_launch(launch: Launch, capability: int) -> Any:
             attributes[(index,)] = [['tt.divisibility', 16]]
         elif isinstance(value, float):
             signature[name] = 'fp32'
-        elif value == 1:
+        elif value == 1 and index not in plain:
             signature[name], constants[(index,)] = 'constexpr', 1
         else:
             signature[name] = 'i32'
-            if value % 16 == 0:
+            if value % 16 == 0 and index not in plain:
                 attributes[(index,)] = [['tt.divisibility', 16]]
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)

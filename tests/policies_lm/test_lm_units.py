@@ -22,10 +22,11 @@ import lm_aot  # noqa: E402
 
 from flashrt_policies.hybrid_lm.schedule import CUDA_UNITS  # noqa: E402
 
-# What may depend on the number of rows: how outputs are shared out among programs, and how deep
-# loads are pipelined. Not how far a loop's turn goes, nor what is summed in it.
+# What may depend on the number of rows: how outputs are shared out among programs, how deep loads
+# are pipelined, and how much of a product's one chain of sums a turn of its loop takes. Not what
+# is summed elsewhere.
 SHARED_OUT = {
-    'matmul_kernel': {'R', 'N', 'STAGES', 'num_warps'},
+    'matmul_kernel': {'R', 'N', 'K', 'STAGES', 'FETCH', 'num_warps'},
     'attend_kernel': {'R', 'num_warps'},
     'take_kernel': {'ROWS'},
 }
@@ -38,8 +39,9 @@ def settings(rows: int, dtype: torch.dtype) -> list[tuple[str, dict[str, Any]]]:
         name = kernel.fn.__name__
         kept = {k: v for k, v in kwargs.items() if k not in SHARED_OUT.get(name, set())}
         # Triton compiles another kernel where an integer is 1 or a multiple of 16.
+        plain = {x.name for x in kernel.params if x.do_not_specialize}
         for parameter, value in zip(kernel.arg_names, args, strict=False):
-            if isinstance(value, int):
+            if isinstance(value, int) and parameter not in plain:
                 kept[parameter] = 1 if value == 1 else 'of 16' if value % 16 == 0 else 'odd'
         found.append((name, kept))
     return found
