@@ -49,21 +49,34 @@ def large() -> None:
     import lm_truth
     import lm_unit_cases
 
-    from flashrt_policies.kernels import attention_triton, decode_triton, gated_delta_triton
+    from flashrt_policies.kernels import (
+        attention_triton,
+        decode_triton,
+        gated_delta_triton,
+        place_triton,
+    )
 
     for dtype in (torch.bfloat16, torch.float32):
         d = cases.Draw('cuda', dtype, 1)
         dims, rows, valid = (4, 8, 128, 128), 320, 300
         proj, window, state, conv, decay, bias = cases.delta_inputs(d, rows, dims, 4)
-        out, after, _ = lm_truth.delta_truth(proj, window, state, conv, decay, bias, valid, dims)
-        got = gated_delta_triton.mix(proj, window, state, conv, decay, bias, d.number(valid), dims)
-        say(
-            dtype,
-            'delta out',
-            lm_truth.error(got[:valid], out),
-            'state',
-            lm_truth.error(state, after),
-        )
+        for name in ('delta', 'delta of one key'):
+            if name == 'delta of one key':  # the hardest system: equal keys, full steps, no decay
+                proj, window, state, conv, decay, bias = cases.delta_inputs(d, rows, dims, 4)
+                proj[:, : conv.shape[1]], decay = proj[:1, : conv.shape[1]].clone(), 0 * decay
+                proj[:, -16:-8] = 9.0
+            norm = d.wide(dims[3])
+            out, after, _ = lm_truth.delta_truth(
+                proj, window, state, conv, decay, bias, valid, dims
+            )
+            want = lm_truth.gated_truth(out, proj, conv.shape[1], norm, dims)
+            got = gated_delta_triton.mix(
+                proj, window, state, conv, decay, bias, norm, 1e-6, d.number(valid), dims
+            )
+            say(
+                dtype, name, lm_truth.error(got[:valid], want), 'state',
+                lm_truth.error(state, after),
+            )  # fmt: skip
         for rows, valid, position in ((64, 40, 9000), (256, 256, 4000), (1, 1, 9000)):
             heads, kv, dim = 8, 2, 256
             q, k, v = lm_unit_cases.qkv(d, rows, heads, kv, dim)  # of one projection
@@ -81,9 +94,7 @@ def large() -> None:
                     q, k, v, keys, values, at, freq, *scales, 1e-6, gate
                 ).view(1, heads, dim)
             else:
-                placed = attention_triton.place(
-                    q, k, v, keys, values, at, count, freq, *scales, 1e-6
-                )
+                placed = place_triton.place(q, k, v, keys, values, at, count, freq, *scales, 1e-6)
                 got = attention_triton.attend(placed, keys, values, at, count, gate)
             say(dtype, f'attention {valid} at {position}', lm_truth.error(got[:valid], want))
 

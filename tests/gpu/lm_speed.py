@@ -70,7 +70,7 @@ def products() -> None:
             ours, theirs = lt.matmul(part, w), torch.mm(part, w.T)
             line = {
                 'shape': [rows, columns, depth],
-                'tile': lt.choose_tile(rows, columns, 132),
+                'tile': lt.choose(part, columns, depth),
                 'same bits as 64 rows': torch.equal(ours[:64], want),
                 'library has the bits': torch.equal(theirs, ours),
                 'triton ms': gpu_ms(lambda part=part, w=w: lt.matmul(part, w)),
@@ -154,25 +154,20 @@ def sweep() -> None:
     d = cases.Draw('cuda', torch.bfloat16, 0)
     dims = (16, 16, 128, 128)
     found: dict[str, float] = {}
+    norm = d.wide(128)
     for rows in (64, 2048):
         args = cases.delta_inputs(d, rows, dims, 4)
         valid = d.number(rows)
-        for columns in (16, 32, 64):
-            gd.SCAN_COLUMNS = columns
-            for warps in (4, 8):
-                gd.PREPARE_WARPS = warps
-                for scan_warps in (4, 8):
-                    gd.SCAN_WARPS = scan_warps
-                    name = f'mix {rows}: columns {columns} warps {warps} {scan_warps}'
-                    try:
-                        found[name] = gpu_ms(
-                            lambda args=args, valid=valid: gd.mix(*args, valid, dims)
-                        )
-                    except Exception as problem:
-                        say(name, type(problem).__name__)
-                        continue
+        for warps in (4, 8):
+            for high in (4, 8, 16):
+                for stretches in (1, 2, 4, 8) if rows > 64 else (1,):
+                    gd.PREPARE_WARPS, gd.TAPS_ROWS, gd.STRETCHES = warps, high, stretches
+                    name = f'mix {rows}: warps {warps} rows {high} stretches {stretches}'
+                    found[name] = gpu_ms(
+                        lambda args=args, valid=valid: gd.mix(*args, norm, 1e-6, valid, dims)
+                    )
                     say(f'{name}: {found[name]:.4f} ms')
-        gd.SCAN_COLUMNS, gd.PREPARE_WARPS, gd.SCAN_WARPS = 32, 4, 4
+        gd.PREPARE_WARPS, gd.TAPS_ROWS, gd.STRETCHES = 4, 8, 4
     keys, values = d.normal(2, 32768, 256), d.normal(2, 32768, 256)
     plain = at.tile_sizes
     for rows, position in ((64, 2048), (64, 30000), (2048, 0), (2048, 14336)):
@@ -210,7 +205,6 @@ def sweep() -> None:
         found[name] = gpu_ms(call)
         say(f'{name}: {found[name] * 1e3:.1f} us')
     proj, window, state, conv, decay, bias = cases.delta_inputs(d, 1, dims, 4)
-    norm = d.wide(128)
     found['delta step'] = gpu_ms(
         lambda: decode_triton.delta_step(proj, window, state, conv, decay, bias, norm, 1e-6, dims)
     )
