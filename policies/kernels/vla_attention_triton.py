@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.launch import processors, side, stages
+from flashrt_policies.kernels.launch import begin, early, processors, side, stages
 
 KEYS = 64  # in a tile
 
@@ -21,7 +21,7 @@ KEYS = 64  # in a tile
 def attend_kernel(
     q_ptr, k_ptr, v_ptr, rank_q_ptr, rank_k_ptr, out_ptr, high_ptr, sum_ptr,
     tokens, span, part, group, heads, dim, k_row, v_row, scale,
-    SPLIT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
+    SPLIT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one key head against one part of the keys."""
     tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -31,6 +31,7 @@ def attend_kernel(
     d = tl.arange(0, D)
     spot = (token * heads + head * group + member).to(tl.int64)
     inside = live[:, None] & (d < dim)[None, :]
+    begin(PDL)
     q = tl.load(q_ptr + spot[:, None] * dim + d[None, :], mask=inside, other=0.0)
     rank_q = tl.load(rank_q_ptr + token, mask=live, other=0)
     high = tl.full((R,), float('-inf'), tl.float32)
@@ -70,12 +71,13 @@ def attend_kernel(
 @triton.jit
 def merge_kernel(
     part_ptr, high_ptr, sum_ptr, out_ptr, rows, dim, parts,
-    P: tl.constexpr, D: tl.constexpr,
+    P: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Put the parts of one token's head together."""
     row = tl.program_id(0).to(tl.int64)
     p, d = tl.arange(0, P), tl.arange(0, D)
     there = p < parts
+    begin(PDL)
     high = tl.load(high_ptr + p * rows + row, mask=there, other=float('-inf'))
     weight = tl.exp2(high - tl.max(high, 0))
     total = tl.sum(weight * tl.load(sum_ptr + p * rows + row, mask=there, other=0.0), 0)
@@ -107,11 +109,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
         q, k, v, rank_q, rank_k, partial, high[0], high[1], tokens, span, part, group, heads,
         dim, k.stride(0), v.stride(0), dim**-0.5 * 1.4426950408889634,
         SPLIT=parts > 1, R=rows, S=KEYS, D=side(dim), num_warps=8 if dim > 128 else 4,
-        num_stages=stages(q, 2 * KEYS * side(dim), 2),
+        num_stages=stages(q, 2 * KEYS * side(dim), 2), **early(q, step=True),
     )  # fmt: skip
     if parts > 1:
         merge_kernel[(tokens * heads,)](
             partial, high[0], high[1], out, tokens * heads, dim, parts,
             P=triton.next_power_of_2(parts), D=triton.next_power_of_2(dim), num_warps=2,
+            **early(q, step=True),
         )  # fmt: skip
     return out

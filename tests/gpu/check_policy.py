@@ -35,6 +35,7 @@ from flashrt_ros.bench.policy_models import Measured  # noqa: E402
 results: dict[str, Any] = {}
 lines: list[str] = []
 device = 'cuda'
+works = bench.WORKS
 
 
 def say(*words: object) -> None:
@@ -104,7 +105,7 @@ def full() -> None:
     results['rates'] = rate
     say('rates', rate)
     runs = 3 if device == 'cpu' else 60
-    for family, views in bench.WORKS:
+    for family, views in works:
         began = time.time()
         for row in bench.chunk_rows(family, views, device, rate, runs):
             say(row.work, row.ours, row.spread, row.floor.get('value'))
@@ -124,8 +125,8 @@ def profile() -> None:
     """Where the time of a chunk goes, by kernel."""
     from torch.profiler import ProfilerActivity, profile
 
-    for family in ('pi05', 'smolvla'):
-        measured = Measured(family, 2, device)
+    for family, views in works:
+        measured = Measured(family, views, device)
         measured.act()
         for part in ('vision', 'prefix', 'denoise'):
             run = getattr(measured.policy, f'replay_{part}')
@@ -183,13 +184,16 @@ PARTS = {
 
 def main() -> int:
     """Run the parts; return how many failed."""
-    global device
+    global device, works
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('out', type=Path)
     parser.add_argument('--only', nargs='*', default=list(PARTS))
     parser.add_argument('--tiny', action='store_true')
+    parser.add_argument('--works', nargs='*', default=[], help='FAMILY:VIEWS; all by default')
     options = parser.parse_args()
     device = 'cpu' if options.tiny else 'cuda'
+    chosen = [work.split(':') for work in options.works]
+    works = tuple((family, int(views)) for family, views in chosen) or works
     failed = 0
     for name in options.only:
         began = time.time()

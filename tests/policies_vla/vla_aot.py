@@ -23,8 +23,13 @@ FLOAT8_FROM = 89  # compute capability that converts float8 itself
 
 
 @contextlib.contextmanager
-def recorded(shared: int) -> Iterator[list[lm_aot.Launch]]:
-    """Within the block launches are recorded, for a GPU with this much shared memory."""
+def recorded(shared: int, early: bool) -> Iterator[list[lm_aot.Launch]]:
+    """Within the block launches are recorded, for a GPU of so much shared memory.
+
+    Args:
+        shared: bytes that one program may use.
+        early: it launches a kernel before its predecessor has ended.
+    """
     from triton.runtime.jit import JITFunction
 
     from flashrt_policies.kernels import launch
@@ -38,6 +43,7 @@ def recorded(shared: int) -> Iterator[list[lm_aot.Launch]]:
         stack.enter_context(mock.patch.object(JITFunction, 'run', run))
         launch.shared_bytes.cache_clear()
         stack.enter_context(mock.patch.object(launch, 'shared_bytes', lambda device: shared))
+        stack.enter_context(mock.patch.object(launch, 'overlaps', lambda device: early))
         for name in ('vla_attention_triton', 'vla_linear_triton'):
             module = __import__(f'flashrt_policies.kernels.{name}', fromlist=['x'])
             stack.enter_context(mock.patch.object(module, 'processors', lambda device: 132))
@@ -109,9 +115,9 @@ def _family(sizes: Sizes, prefix: int, suffix: int, kind: str, float8: bool) -> 
     vla_flow_triton.advance(chunk, chunk, chunk, new(50, 1, dtype=wide), 0.5, 1.0, 0.1)
 
 
-def launches(shared: int, float8: bool) -> list[lm_aot.Launch]:
+def launches(shared: int, float8: bool, early: bool) -> list[lm_aot.Launch]:
     """Return one launch of every distinct setting of the three families at full size."""
-    with recorded(shared) as seen:
+    with recorded(shared, early) as seen:
         _family(FULL['pi05'], 712, 50, 'gelu', float8)
         _family(FULL['pi0'], 560, 51, 'gelu', float8)
         _family(FULL['smolvla'], 177, 50, 'silu', float8)
