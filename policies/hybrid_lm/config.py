@@ -128,6 +128,8 @@ def parse_config(raw: dict[str, Any]) -> LMConfig:
         CheckpointError: a key is missing or of the wrong type, or the architecture is not served.
     """
     text = raw.get('text_config', raw)
+    if not isinstance(text, dict):
+        raise CheckpointError(f'text_config is {text!r}; want a JSON object')
     kind = text.get('model_type', raw.get('model_type'))
     if kind not in HYBRID + DENSE:
         raise CheckpointError(f'model_type {kind!r}; want one of {", ".join(HYBRID + DENSE)}')
@@ -141,7 +143,6 @@ def parse_config(raw: dict[str, Any]) -> LMConfig:
     if text.get('use_sliding_window', False):
         raise CheckpointError('use_sliding_window is true; want full attention')
     bias = bool(text.get('attention_bias', kind == 'qwen2'))
-    eos = text.get('eos_token_id', raw.get('eos_token_id'))
     rotary, theta, scaling = _rotary(text, head_dim, 0.25 if hybrid else 1.0)
     config = LMConfig(
         model_type=kind,
@@ -155,7 +156,7 @@ def parse_config(raw: dict[str, Any]) -> LMConfig:
         rotary_dim=rotary,
         rope_theta=theta,
         rope_scaling=scaling,
-        eps=float(text.get('rms_norm_eps', 1e-6)),
+        eps=_float(text, 'rms_norm_eps', 1e-6),
         tied=bool(raw.get('tie_word_embeddings') or text.get('tie_word_embeddings')),
         gated=hybrid,
         qk_norm=hybrid or kind == 'qwen3',
@@ -163,9 +164,9 @@ def parse_config(raw: dict[str, Any]) -> LMConfig:
         qkv_bias=bias,
         out_bias=bias and kind != 'qwen2',
         max_position=_int(text, 'max_position_embeddings', 32768),
-        eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+        eos=_tokens(text.get('eos_token_id', raw.get('eos_token_id'))),
         multimodal='text_config' in raw,
-        mtp_layers=int(text.get('mtp_num_hidden_layers', 0) or 0) if hybrid else 0,
+        mtp_layers=_int(text, 'mtp_num_hidden_layers', 0, least=0) if hybrid else 0,
         **(
             {
                 'lin_k_heads': _int(text, 'linear_num_key_heads', 16),
@@ -187,13 +188,31 @@ def parse_config(raw: dict[str, Any]) -> LMConfig:
     return config
 
 
-def _int(text: dict[str, Any], key: str, default: int | None = None) -> int:
+def _int(text: dict[str, Any], key: str, default: int | None = None, least: int = 1) -> int:
     value = text.get(key)
     if value is None:
         value = default
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise CheckpointError(f'{key} is {value!r}; want a positive integer')
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        kind = 'a positive integer' if least else 'an integer from 0 on'
+        raise CheckpointError(f'{key} is {value!r}; want {kind}')
     return value
+
+
+def _float(text: dict[str, Any], key: str, default: float | None = None) -> float:
+    value = default if text.get(key) is None else text[key]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < float('inf'):  # type: ignore[operator]
+        raise CheckpointError(f'{key} is {value!r}; want a positive number')
+    return float(value)  # type: ignore[arg-type]
+
+
+def _tokens(value: object) -> tuple[int, ...]:
+    """Return the tokens that end a text: stored as none, one or a list."""
+    found = () if value is None else tuple(value) if isinstance(value, list) else (value,)
+    for token in found:
+        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+            raise CheckpointError(f'eos_token_id is {value!r}; want an integer or a list of them')
+    return found
 
 
 def _layers(text: dict[str, Any], count: int, hybrid: bool) -> tuple[str, ...]:
@@ -204,7 +223,8 @@ def _layers(text: dict[str, Any], count: int, hybrid: bool) -> tuple[str, ...]:
     if types is None:
         every = _int(text, 'full_attention_interval', 4)
         return tuple('linear' if (i + 1) % every else 'full' for i in range(count))
-    if not isinstance(types, list) or len(types) != count or not set(types) <= set(names):
+    listed = isinstance(types, list) and all(isinstance(kind, str) for kind in types)
+    if not listed or len(types) != count or not set(types) <= set(names):
         raise CheckpointError(f'layer_types is {types!r}; want {count} of {", ".join(names)}')
     return tuple(names[kind] for kind in types)
 
@@ -214,19 +234,27 @@ def _rotary(
 ) -> tuple[int, float, tuple[str, float, float, float, float]]:
     """Return the rotated width, the base and the scaling of the rotary frequencies."""
     rope = text.get('rope_parameters') or text.get('rope_scaling') or {}
-    theta = float(rope.get('rope_theta', text.get('rope_theta', 10000.0)))
-    partial = float(rope.get('partial_rotary_factor', text.get('partial_rotary_factor', partial)))
+    if not isinstance(rope, dict):
+        raise CheckpointError(f'rope_parameters is {rope!r}; want a JSON object')
+    either = {**text, **{key: value for key, value in rope.items() if value is not None}}
+    theta = _float(either, 'rope_theta', 10000.0)
+    partial = _float(either, 'partial_rotary_factor', partial)
     dim = int(head_dim * partial)
+    if not 2 <= dim <= head_dim or dim % 2:
+        raise CheckpointError(
+            f'partial_rotary_factor {partial} rotates {dim} of {head_dim} elements of a head; '
+            f'want an even number from 2 to {head_dim}'
+        )
     kind = rope.get('rope_type', rope.get('type', 'default'))
     try:
         if kind in ('default', 'mrope'):
             return dim, theta, ('default', 0.0, 0.0, 0.0, 0.0)
         if kind == 'linear':
-            return dim, theta, ('linear', float(rope['factor']), 0.0, 0.0, 0.0)
+            return dim, theta, ('linear', _float(rope, 'factor'), 0.0, 0.0, 0.0)
         if kind == 'llama3':
             keys = ('low_freq_factor', 'high_freq_factor', 'original_max_position_embeddings')
-            low, high, original = (float(rope[key]) for key in keys)
-            return dim, theta, ('llama3', float(rope['factor']), low, high, original)
-    except KeyError as error:
-        raise CheckpointError(f'rope_type {kind!r} lacks {error}; want it') from None
+            low, high, original = (_float(rope, key) for key in keys)
+            return dim, theta, ('llama3', _float(rope, 'factor'), low, high, original)
+    except CheckpointError as error:
+        raise CheckpointError(f'rope_type {kind!r}: {error}') from None
     raise CheckpointError(f'rope_type {kind!r}; want one of default, linear, llama3')

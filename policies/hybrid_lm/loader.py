@@ -54,7 +54,14 @@ def load(
     if drafts and config.mtp_layers > 1:
         raise CheckpointError(f'{folder}: mtp_num_hidden_layers {config.mtp_layers}; want 1')
     dtype = dtype or stored_dtype(folder)
-    weights = allocate(config, torch.device(device), dtype, drafts)
+    try:
+        weights = allocate(config, torch.device(device), dtype, drafts)
+    except RuntimeError as error:  # out of memory, on either device
+        reason = ' '.join(str(error).split())[:120]
+        raise CheckpointError(
+            f'{folder}: no room on {device} for the weights ({reason}); want a smaller model or '
+            'element type'
+        ) from None
     weights.digest = fill(folder, files, config, weights)
     return config, weights
 

@@ -86,7 +86,7 @@ def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
     """
     path = folder / 'tokenizer.json'
     if not path.is_file():
-        if vocab > 512:
+        if not 256 <= vocab <= 512:
             raise CheckpointError(
                 f'{path} is missing; want it beside the weights (vocabulary {vocab})'
             )

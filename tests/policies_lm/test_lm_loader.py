@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from flashrt_policies.checkpoint import CheckpointError
 from flashrt_policies.hybrid_lm.config import parse_config
 from flashrt_policies.hybrid_lm.loader import load
+from flashrt_policies.hybrid_lm.text import load_tokenizer
 
 pytest.importorskip('transformers', reason='saves the checkpoints')
 sys.path.insert(0, str(Path(__file__).parent))
@@ -126,6 +127,15 @@ def test_bad_files(copy: Path) -> None:
         ({'num_attention_heads': 5}, 'want a multiple'),
         ({'rope_parameters': {'rope_type': 'yarn'}}, "rope_type 'yarn'; want one of"),
         ({'hidden_act': 'gelu'}, 'want silu'),
+        ({'text_config': []}, r'text_config is \[\]; want a JSON object'),
+        ({'rms_norm_eps': 'small'}, "rms_norm_eps is 'small'; want a positive number"),
+        ({'rope_parameters': 'x'}, "rope_parameters is 'x'; want a JSON object"),
+        ({'rope_parameters': {'rope_theta': 'x'}}, "rope_theta is 'x'; want a positive number"),
+        ({'rope_parameters': {'rope_type': 'linear'}}, 'factor is None; want a positive number'),
+        ({'partial_rotary_factor': 7}, 'want an even number from 2 to 256'),
+        ({'eos_token_id': 'x'}, 'want an integer or a list of them'),
+        ({'layer_types': [['a']] * 4}, 'want 4 of'),
+        ({'mtp_num_hidden_layers': -1}, 'want an integer from 0 on'),
     ],
 )
 def test_bad_configs(edit: dict[str, Any], match: str) -> None:
@@ -138,6 +148,15 @@ def test_bad_configs(edit: dict[str, Any], match: str) -> None:
     parse_config(raw)
     with pytest.raises(CheckpointError, match=match):
         parse_config({**raw, **edit})
+
+
+def test_weights_that_fit_no_memory_are_one_line(copy: Path) -> None:
+    """Sizes that nobody has memory for, and bytes where the vocabulary has no room for them."""
+    config = json.loads((copy / 'config.json').read_text())
+    (copy / 'config.json').write_text(json.dumps({**config, 'vocab_size': 10**13}))
+    fails(copy, 'no room on cpu for the weights')
+    with pytest.raises(CheckpointError, match='tokenizer.json is missing'):
+        load_tokenizer(copy, 97)
 
 
 def test_the_text_part_of_a_multimodal_checkpoint(good: Path, copy: Path) -> None:
