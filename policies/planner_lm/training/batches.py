@@ -16,10 +16,12 @@ from flashrt_policies.planner_lm.prompt import Asked, Prompter
 from flashrt_policies.planner_lm.training.examples import Example, Examples
 
 # Questions of one kind stand in one column; what an example lacks has weight 0.
-SHORT = ('done', 'safe', 'stop', 'possible', 'left', 'asked')
-LONG = ('next', 'order')  # order: what comes first, or last
+SHORT = ('done', 'safe', 'stop', 'possible')
+LONG = ('next', 'side')
+SIDES = ('first', 'last', 'asked', 'left')  # a side question is one of these
 GROUP = 4  # batches that are drawn at once and sorted by length among themselves
-_ROUND = 32  # widths are multiples of it
+# Widths of states, short and long questions: few shapes, so that few graphs are captured.
+ROOMS = ((304, 24, 160), (368, 24, 224), (480, 24, 296), (640, 24, 432), (640, 24, 640))
 
 
 @dataclass
@@ -101,17 +103,24 @@ class Batches(Dataset[list[Batch]]):
     def batch(self, examples: Sequence[Example], rng: Random) -> Batch:
         """Return examples as one batch; `rng` chooses among questions of a column."""
         states = [self.prompter.state(example.situation.text) for example in examples]
-        tokens, lengths = _pad(states)
-        groups = []
-        for names in (SHORT, LONG):
-            rows = [self._asked(example, name, rng) for example in examples for name in names]
-            groups.append(_questions(rows, len(examples)))
-        possible = torch.tensor([example.possible for example in examples])
-        return Batch(tokens, lengths, groups[0], groups[1], possible)
+        short, long = (
+            [self._asked(example, name, rng) for example in examples for name in names]
+            for names in (SHORT, LONG)
+        )
+        parts = (states, *([asked.tokens for asked, _, _ in rows] for rows in (short, long)))
+        need = tuple(max(map(len, part)) for part in parts)
+        fitting = (room for room in ROOMS if all(a >= b for a, b in zip(room, need, strict=True)))
+        room = next(fitting, need)
+        tokens, lengths = _pad(states, room[0])
+        return Batch(
+            tokens, lengths,
+            _questions(short, len(examples), room[1]), _questions(long, len(examples), room[2]),
+            torch.tensor([example.possible for example in examples]),
+        )  # fmt: skip
 
     def _asked(self, example: Example, name: str, rng: Random) -> tuple[Asked, int, float]:
-        if name == 'order':
-            name = rng.choice(('first', 'last'))
+        if name == 'side':
+            name = rng.choice(SIDES)
         if name not in example.kinds:
             return Asked([0], [0, 1]), 0, 0.0
         at = example.kinds.index(name)
@@ -119,8 +128,8 @@ class Batches(Dataset[list[Batch]]):
         return self.prompter.question(example.questions[at]), example.answers[at], weight
 
 
-def _questions(rows: Sequence[tuple[Asked, int, float]], size: int) -> Questions:
-    tokens, lengths = _pad([asked.tokens for asked, _, _ in rows])
+def _questions(rows: Sequence[tuple[Asked, int, float]], size: int, width: int) -> Questions:
+    tokens, lengths = _pad([asked.tokens for asked, _, _ in rows], width)
     options = np.zeros((len(rows), 256), bool)
     for mask, (asked, _, _) in zip(options, rows, strict=True):
         mask[asked.options] = True
@@ -134,9 +143,8 @@ def _questions(rows: Sequence[tuple[Asked, int, float]], size: int) -> Questions
     )  # fmt: skip
 
 
-def _pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+def _pad(rows: Sequence[Sequence[int]], width: int) -> tuple[Tensor, Tensor]:
     lengths = [len(row) for row in rows]
-    width = -(-max(lengths) // _ROUND) * _ROUND
     out = np.zeros((len(rows), width), np.uint8)
     for line, row in zip(out, rows, strict=True):
         line[: len(row)] = row

@@ -1,6 +1,5 @@
 """The training loop: every step follows from the recipe's seed and the step's number alone.
 
-Matrices inside the layers are trained with Muon (Jordan et al., 2024), everything else with AdamW.
 The batch of a step is a function of its number, so a resumed run has the bits of one that was
 never stopped.
 """
@@ -24,8 +23,10 @@ from flashrt_policies.flow_vla.config import RecipeError
 from flashrt_policies.hybrid_lm.config import parse_config
 from flashrt_policies.planner_lm.training.batches import Batch, Batches, Questions, stream
 from flashrt_policies.planner_lm.training.examples import Examples
+from flashrt_policies.planner_lm.training.graphed import GraphedStep
 from flashrt_policies.planner_lm.training.measure import measure, summarise
 from flashrt_policies.planner_lm.training.network import Memory, Network
+from flashrt_policies.planner_lm.training.optimizer import Optimizer
 from flashrt_policies.planner_lm.training.recipe import PlannerRecipe, plain
 from flashrt_policies.training import state
 
@@ -62,18 +63,9 @@ class PlannerTrainer:
             torch.manual_seed(recipe.seed)
             self.network = Network(parse_config(recipe.architecture())).to(device)
         self.average = copy.deepcopy(self.network).eval().requires_grad_(False)
-        named = dict(self.network.named_parameters())
-        inner = {n: p for n, p in named.items() if p.ndim == 2 and 'embed' not in n}
-        rest = [p for n, p in named.items() if n not in inner]
-        self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
-                list(inner.values()), lr=train.rate, weight_decay=train.decay,
-                adjust_lr_fn='match_rms_adamw',
-            ),
-            torch.optim.AdamW(
-                rest, lr=train.rate, betas=(train.beta1, train.beta2), weight_decay=0.0
-            ),
-        ]  # fmt: skip
+        self.optimizer = Optimizer(self.network, train.decay, train.beta1, train.beta2)
+        self._graphed = GraphedStep(self._body, self._clear, device)
+        self._mixed = torch.zeros((), device=device)  # share of the new weights in the average
         self.done = 0  # steps taken
         self.seconds = 0.0
         self.losses: list[dict[str, float]] = []
@@ -122,24 +114,28 @@ class PlannerTrainer:
 
     def step(self, batch: Batch) -> Tensor:
         """Take one step; return its loss, a scalar on the device."""
+        self.optimizer.rate.fill_(self.rate(self.done))
+        self._mixed.fill_(1 - min(self.recipe.train.ema, (1 + self.done) / (10 + self.done)))
+        self.done += 1
+        return self._graphed(batch)
+
+    def _clear(self) -> None:
+        for parameter in self.network.parameters():
+            parameter.grad = None
+
+    def _body(self, batch: Batch) -> Tensor:
         train = self.recipe.train
         lower = train.autocast == 'bfloat16' and self.device.type == 'cuda'
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=lower):
-            loss = self.loss(batch.to(self.device))
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=lower, cache_enabled=False):
+            loss = self.loss(batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), train.clip)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group['lr'] = self.rate(self.done)
-            optimizer.step()
-        decay = min(train.ema, (1 + self.done) / (10 + self.done))
+        self.optimizer.step()
         with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.average.parameters()), list(self.network.parameters()), 1 - decay
-            )
-        self.done += 1
+            average = list(self.average.parameters())
+            change = torch._foreach_sub(list(self.network.parameters()), average)
+            torch._foreach_mul_(change, self._mixed)
+            torch._foreach_add_(average, change)
         return loss.detach()
 
     def run(self, until: int | None = None) -> None:
@@ -196,10 +192,7 @@ class PlannerTrainer:
         """Write the whole state, so that `resume` continues with the same bits."""
         tensors = {f'model/{name}': value for name, value in self.network.state_dict().items()}
         tensors |= {f'average/{name}': value for name, value in self.average.state_dict().items()}
-        for index, optimizer in enumerate(self.optimizers):
-            for number, entry in optimizer.state_dict()['state'].items():
-                for what, value in entry.items():
-                    tensors[f'optimizer/{index}/{number}/{what}'] = torch.as_tensor(value)
+        tensors |= {f'optimizer/{name}': t for name, t in self.optimizer.state.items()}
         facts = {
             'recipe': plain(self.recipe),
             'done': self.done,
@@ -226,13 +219,7 @@ class PlannerTrainer:
             module.load_state_dict(
                 {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             )
-        for index, optimizer in enumerate(self.optimizers):
-            entries: dict[int, dict[str, Tensor]] = {}
-            for key, value in tensors.items():
-                parts = key.split('/')
-                if parts[:2] == ['optimizer', str(index)]:
-                    entries.setdefault(int(parts[2]), {})[parts[3]] = value
-            groups = optimizer.state_dict()['param_groups']
-            optimizer.load_state_dict({'state': entries, 'param_groups': groups})
+        kept = {k.removeprefix('optimizer/'): v for k, v in tensors.items()}
+        self.optimizer.load(kept)
         self.done, self.seconds = facts['done'], facts['seconds']
         self.losses, self.measures = facts['losses'], facts['measures']

@@ -63,9 +63,8 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         """Return ``x / rms(x)`` scaled, times ``silu(gate)``; float32 inside."""
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        wide = wide * (1 + self.weight if self.centred else self.weight)
+        scale = 1 + self.weight if self.centred else self.weight
+        wide = F.rms_norm(x.float(), scale.shape, scale, self.eps)
         return (wide if gate is None else wide * F.silu(gate.float())).to(x.dtype)
 
 
@@ -133,8 +132,10 @@ class LinearMixer(nn.Module):
                 v.unflatten(-1, (c.lin_v_heads, -1)), g, beta, state,
             )  # fmt: skip
         if not at.branches:
+            # Picked by a product with ones: its gradient is one too, and repeats bit for bit.
             last = at.real.sum(1)[:, None] + torch.arange(c.conv_width - 1, device=x.device)
-            memory.window = series.gather(1, last[..., None].expand(-1, -1, c.conv_dim))
+            place = torch.arange(series.shape[1], device=x.device)
+            memory.window = (last[..., None] == place).to(series.dtype) @ series
             memory.state = state
         z = self.in_proj_z(x).unflatten(-1, (c.lin_v_heads, -1))
         out = self.norm(out.to(z.dtype), z).flatten(-2)
@@ -155,6 +156,8 @@ class FullMixer(nn.Module):
         self.v_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
         self.o_proj = nn.Linear(c.heads * c.head_dim, c.hidden, bias=False)
         self.q_norm, self.k_norm = Norm(c.head_dim, c.eps), Norm(c.head_dim, c.eps)
+        for norm in (self.q_norm, self.k_norm):  # sharp enough from the start to single out one
+            nn.init.constant_(norm.weight, 0.7)
         freq = inverse_frequencies(c.rotary_dim, c.rope_theta, c.rope_scaling)
         self.register_buffer('frequencies', freq, persistent=False)
 
@@ -294,8 +297,8 @@ class Network(nn.Module):
             -1,
         )
         x = self.model(tokens.flatten(0, 1), Place(real, position, mask, count), memories)
-        last = (lengths.flatten() - 1).clamp(min=0)[:, None, None].expand(-1, 1, x.shape[-1])
-        return self.head(x.gather(1, last)[:, 0]).unflatten(0, (trunks, count))
+        last = place == lengths.flatten()[:, None] - 1  # [B * R, S]
+        return self.head((x * last[..., None]).sum(1)).unflatten(0, (trunks, count))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits [..., vocab] of normed hidden states."""

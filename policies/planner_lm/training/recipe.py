@@ -53,8 +53,8 @@ class Loop:
         warmup: steps of linear warm-up; the rate then stays, and falls to nothing at the end.
         cooldown: last part of the run in which the rate falls, 0 to 1.
         decay: weight decay on matrices.
-        beta1: decay of AdamW's first moment.
-        beta2: decay of AdamW's second moment.
+        beta1: decay of Adam's first moment (vectors and the embedding; matrices go by Muon).
+        beta2: decay of Adam's second moment.
         clip: largest gradient norm.
         ema: decay of the averaged weights that are exported.
         read: weight of the loss of predicting a state's own bytes.
