@@ -50,7 +50,10 @@ setup(
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         (f'share/{NAME}', ['package.xml', 'LICENSE']),
-        (f'share/{NAME}/config', below('config', '*.yaml', '*.xml', '*.json')),
+        *(
+            (f'share/{NAME}/{folder}', below(folder, '*.yaml', '*.xml', '*.json'))
+            for folder in ('config', 'config/robots', 'config/policies', 'config/security')
+        ),
         (f'share/{NAME}/launch', below('launch', '*.py', '*.yaml', '*.xml')),
     ],
     python_requires='>=3.10',
@@ -67,6 +70,7 @@ setup(
         'numpy>=1.26',
         'packaging',
         'pillow>=10',
+        'pyarrow>=15',
         'PyYAML>=6',
         'safetensors>=0.4',
         'tokenizers>=0.20',

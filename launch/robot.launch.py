@@ -1,7 +1,7 @@
 """A real robot: gate, brain and supervisor beside the robot's own driver.
 
-The driver publishes `robot/state` and `robot/images/CAMERA`, applies `gate/command`, and offers
-`robot/set_epoch`.
+The driver publishes `robot/state` and images, applies `gate/command` (or what the gate sends to a
+ros2_control controller), and offers `robot/set_epoch`. See docs/real-robot.md.
 """
 
 from flashrt_ros.nodes.launching import description

@@ -1,5 +1,6 @@
-"""`flashrt bench loop`: the demo's robot at 50 Hz over real ROS 2.
+"""`flashrt bench loop`: gate, brain with the shipped policy, and supervisor at 50 Hz over ROS 2.
 
+The robot is a stand-in that costs nothing to simulate (`loop_world`); everything else is real.
 Missed ticks and lateness, idle and with one core loaded; hand-offs of subgoals; interrupts at
 random phases; warm re-entry beside a cold restart of the brain; how fast the gate is on guard.
 """

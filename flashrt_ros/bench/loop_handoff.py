@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -68,6 +69,9 @@ def run(device: str, count: int, seed: int = 0) -> Handoffs:
                 replayed.notify()
             found.torn += bool((values != generation).any())
 
+    def enough(wanted: int) -> bool:
+        return len(found._seen) >= wanted
+
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)  # threads take turns in the middle of things
     reader = threading.Thread(target=read, name='replay')
@@ -80,7 +84,7 @@ def run(device: str, count: int, seed: int = 0) -> Handoffs:
             found.posted += 1
             wanted = begun + 1 + rng.randrange(3)
             with replayed:
-                if not replayed.wait_for(lambda w=wanted: len(found._seen) >= w, 10.0):
+                if not replayed.wait_for(partial(enough, wanted), 10.0):
                     break  # the replays have ended; what is due counts as lost
             for _ in range(rng.randrange(2000)):  # any phase of the replay that is under way
                 pass

@@ -11,6 +11,7 @@ from typing import Any
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from std_srvs.srv import Trigger
 
 from flashrt_interfaces.msg import (
@@ -53,18 +54,25 @@ class Operator:
     Args:
         domain: ROS domain id of the system; None = the environment's.
         on_event: Called after each message, on the spinning thread, with the message.
+        namespace: Of the arm that is talked to.
     """
 
     def __init__(
-        self, domain: int | None = None, on_event: Callable[[Any], None] | None = None
+        self,
+        domain: int | None = None,
+        on_event: Callable[[Any], None] | None = None,
+        namespace: str = '',
     ) -> None:
         settle()
         self.record = Record()
         self.changed = Await()
         self._on_event = on_event
+        self._closing = False
         self._context = rclpy.Context()
         rclpy.init(context=self._context, domain_id=domain)
-        self.node = rclpy.create_node('operator', context=self._context)
+        self.node = rclpy.create_node(
+            'operator', context=self._context, namespace=namespace or None
+        )
         self.peers = Peers(self.node, 10.0)
         for kind, service in (
             (StartEpisode, names.START),
@@ -93,8 +101,12 @@ class Operator:
         self._thread.start()
 
     def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
-            self._executor.spin()
+        try:
+            with contextlib.suppress(ExternalShutdownException):
+                self._executor.spin()
+        except rclpy_implementation.InvalidHandle:
+            if not self._closing:  # else: a callback ended while the executor was taken down
+                raise
 
     def _into(self, into: list[tuple[float, Any]]) -> Callable[[Any], None]:
         def heard(msg: Any) -> None:
@@ -109,6 +121,7 @@ class Operator:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._closing = True
         self._executor.shutdown()
         self._thread.join(timeout=5.0)
         self.node.destroy_node()

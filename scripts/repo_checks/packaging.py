@@ -104,10 +104,11 @@ def wheel_faults(names: list[str], root: Path) -> list[str]:
                 name = f'{package}/{path.relative_to(root / folder).as_posix()}'
                 if name not in there:
                     faults.append(f'{path.relative_to(root)} is not in the wheel')
-    for folder, suffix in (('config', '.yaml'), ('launch', '.py')):
+    for folder, suffix in (('config', '.yaml'), ('config', '.xml'), ('launch', '.py')):
         for path in files(root / folder, suffix) if (root / folder).is_dir() else ():
-            if not any(n.endswith(f'/share/flashrt_ros/{folder}/{path.name}') for n in names):
-                faults.append(f'{path.relative_to(root)} is not in the wheel')
+            place = path.relative_to(root).as_posix()
+            if not any(n.endswith(f'/share/flashrt_ros/{place}') for n in names):
+                faults.append(f'{place} is not in the wheel')
     return faults
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import yaml
 from flashrt_ros.nodes import launching
 from flashrt_ros.nodes.params import Param
 from flashrt_ros.nodes.runner import arguments, executable
-from flashrt_ros.nodes.system import APART, PACKAGE, PROCESSES, RECORDER, Process, processes
+from flashrt_ros.nodes.system import APART, PACKAGE, PROCESSES, RECORDER, Process
 from flashrt_ros.share import config, share
 
 ROOT = share()
@@ -65,23 +64,6 @@ def test_arguments_are_those_of_launch() -> None:
     assert words[:3] == ['--ros-args', '-r', '__node:=gate']
     assert Path(words[words.index('--params-file') + 1]).is_file()
     assert words[-4:] == ['-p', 'silence_s:=0.2', '-p', 'flag:=true']
-
-
-@pytest.mark.parametrize('name', ['sim', 'robot'])
-def test_launch_files_read_the_table(name: str) -> None:
-    """Each launch file gives the table's processes; those of the simulation only with `sim`."""
-    text = (ROOT / 'launch' / f'{name}.launch.py').read_text()
-    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
-    (call,) = [c for c in calls if getattr(c.func, 'id', '') == 'description']
-    simulated = ast.literal_eval(call.keywords[0].value)
-    assert simulated == (name == 'sim')
-    nodes = [p.node for p in processes(simulated)]
-    assert ('sim' in nodes) == simulated
-    for process in processes(simulated):
-        files = launching.parameters(process, simulated)
-        assert all(Path(f).is_file() for f in files if isinstance(f, str))
-        if process.node == 'supervisor':
-            assert {'simulator': simulated} in files
 
 
 def test_launch_where_it_is_installed() -> None:
