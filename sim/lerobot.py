@@ -102,13 +102,15 @@ def _file(
     frame: int,
 ) -> tuple[int, dict[str, Any]]:  # fmt: skip
     """Write one environment's rows; returns their tasks and statistics, also kept beside them."""
-    notes = path.with_suffix('.json')
+    dataset, (step,) = EpisodeDataset(folder), every
+    # What this file was made of stands beside it: with other data it is written again.
+    notes, made_of = path.with_name(f'.{path.stem}.json'), [len(dataset), episode, frame, tasks]
     if path.exists() and notes.exists():
         found = json.loads(notes.read_text('utf-8'))
-        found['tasks'] = {int(key): value for key, value in found['tasks'].items()}
-        return number, found
+        if found['made_of'] == made_of:
+            found['tasks'] = {int(key): value for key, value in found['tasks'].items()}
+            return number, found
     arrow, parquet = _arrow()
-    dataset, (step,) = EpisodeDataset(folder), every
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}')
     sums, told = _Sums(), {}
@@ -123,7 +125,7 @@ def _file(
             sums.add(recorded)
             told[episode] = list(dict.fromkeys(words))
             episode, frame = episode + 1, frame + len(recorded.seen)
-    found = {'tasks': told, 'sums': sums.plain()}
+    found = {'tasks': told, 'sums': sums.plain(), 'made_of': made_of}
     notes.write_text(json.dumps(found), 'utf-8')
     os.replace(temporary, path)
     return number, found

@@ -23,14 +23,23 @@ def add_parser(subparsers: Any) -> None:
         '--suite', choices=('mt50',), help='all that the shipped policy learns, instead of --env'
     )
     generate.add_argument(
-        '--episodes', type=int, default=100, help='of each environment, old ones included'
+        '--episodes', type=int, default=130, help='of each environment, old ones included'
     )
     generate.add_argument(
-        '--scene-episodes', type=int, default=200, help='with --suite: of each scene of subgoals'
+        '--scene-episodes', type=int, default=160, help='with --suite: of each scene of subgoals'
     )
     generate.add_argument('--out', required=True, help='folder for the data')
     generate.add_argument(
         '--workers', type=int, default=os.cpu_count() or 1, help='processes that record'
+    )
+    generate.add_argument(
+        '--lerobot',
+        type=Path,
+        metavar='DIR',
+        help='where the LeRobot layout goes; OUT/lerobot if left out',
+    )
+    generate.add_argument(
+        '--no-lerobot', action='store_true', help='what training here reads, and nothing else'
     )
     generate.add_argument('--seed', type=int, default=0, help='decides the whole data set')
 
@@ -56,4 +65,14 @@ def run(args: argparse.Namespace) -> int:
         f'{args.out}: {total} episodes, {recorded} of them recorded now '
         f'({ticks} ticks in {seconds:.0f} s)'
     )
+    if not args.no_lerobot:
+        from flashrt_sim import lerobot
+        from flashrt_sim.dataset import open_all
+
+        target = args.lerobot or Path(args.out) / 'lerobot'
+        written = lerobot.write(open_all(args.out), target, args.workers)
+        files = 0
+        for _, files in tqdm(written, unit='file', desc='LeRobot layout'):  # noqa: B007
+            pass
+        print(f'{target}: LeRobot dataset {lerobot.VERSION}, {files} data files')
     return 0
