@@ -26,6 +26,7 @@ from flashrt_ros.nodes.convert import msg_to_command
 from flashrt_ros.nodes.output import Output, output_params
 from flashrt_ros.nodes.params import Param, declare
 from flashrt_ros.nodes.publishers import Rivals
+from flashrt_ros.nodes.scheduling import PROCESS_PARAMS
 from flashrt_ros.nodes.spin import run
 from flashrt_ros.nodes.telemetry import tell_counts
 
@@ -42,6 +43,7 @@ PARAMS = (
     Param('flood_per_tick', 20, 'commands in one tick above which the log says so', 1, 10**6),
     Param('watch_hz', 20.0, 'how often all this is looked for, in Hz', 1.0, 1000.0),
     *output_params('command'),
+    *PROCESS_PARAMS,
 )  # fmt: skip
 
 

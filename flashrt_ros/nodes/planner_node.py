@@ -21,6 +21,7 @@ from flashrt_ros.nodes.desk import Desk
 from flashrt_ros.nodes.judging import asks, make_planner
 from flashrt_ros.nodes.params import Param, declare
 from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, due
+from flashrt_ros.nodes.scheduling import PROCESS_PARAMS
 from flashrt_ros.nodes.spin import run
 
 PARAMS = (
@@ -31,6 +32,7 @@ PARAMS = (
         'valid_ticks', 40, 'ticks a subgoal counts unless it is renewed; 0 = for ever', 0, 10**6
     ),
     Param('capsules', 32, 'snapshots kept; the oldest goes first', 2, 10000),
+    *PROCESS_PARAMS,
 )
 
 

@@ -28,6 +28,7 @@ from flashrt_ros.nodes.convert import chunk_to_msg
 from flashrt_ros.nodes.intake import Intake
 from flashrt_ros.nodes.output import Output, output_params
 from flashrt_ros.nodes.params import Param, declare, pairs
+from flashrt_ros.nodes.scheduling import PROCESS_PARAMS
 from flashrt_ros.nodes.spin import run
 from flashrt_ros.nodes.telemetry import tell_counts
 from flashrt_ros.nodes.worker import Worker
@@ -59,6 +60,7 @@ PARAMS = (
     Param('flood_per_tick', 100, 'messages of a topic in one tick that are too many', 1, 10**6),
     Param('capsules', 32, 'snapshots kept; the oldest goes first', 2, 10000),
     *output_params('chunk'),
+    *PROCESS_PARAMS,
 )
 HOLDING = {episode.INTERRUPTED, episode.IDLE, episode.FAULT}
 

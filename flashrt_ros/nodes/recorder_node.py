@@ -31,6 +31,7 @@ from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.base import Managed
 from flashrt_ros.nodes.msgdef import definition, full_name
 from flashrt_ros.nodes.params import Param, declare
+from flashrt_ros.nodes.scheduling import PROCESS_PARAMS
 from flashrt_ros.nodes.spin import run
 
 PARAMS = (
@@ -38,6 +39,7 @@ PARAMS = (
     Param('cameras', ['front', 'wrist'], 'cameras whose images are recorded'),
     Param('max_mb', 2048, 'a file that has grown so large is closed, in MiB', 1, 10**6),
     Param('keep', 100, 'files kept; the oldest are deleted', 1, 10**6),
+    *PROCESS_PARAMS,
 )
 OVER = (episode.IDLE, episode.FAULT)
 

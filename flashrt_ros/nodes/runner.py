@@ -48,9 +48,12 @@ def executable(name: str) -> list[str]:
     return [sys.executable, '-m', f'{PACKAGE}.nodes.{name}']
 
 
-def arguments(process: Process, overrides: Mapping[str, Any] | None = None) -> list[str]:
+def arguments(
+    process: Process, overrides: Mapping[str, Any] | None = None, namespace: str = ''
+) -> list[str]:
     """Return the ROS arguments that launch would give ``process``."""
     words = ['--ros-args', '-r', f'__node:={process.node}']
+    words += ['-r', f'__ns:=/{namespace.strip("/")}'] if namespace else []
     for file in process.config:
         words += ['--params-file', str(config(file))]
     for name, value in {**dict(process.params), **(overrides or {})}.items():
@@ -144,6 +147,7 @@ class System:
         domain: ROS domain id of its own; None = the environment's.
         logs: Folder for one log file per node; None keeps only the last lines.
         niceness: Priority of the processes, where we may raise it; -20 is the highest.
+        namespace: Of every node, topic and service; one per arm.
     """
 
     def __init__(
@@ -153,8 +157,9 @@ class System:
         domain: int | None = None,
         logs: Path | None = None,
         niceness: int = -10,
+        namespace: str = '',
     ) -> None:
-        self._niceness = niceness
+        self._niceness, self._namespace = niceness, namespace
         self.processes = tuple(processes)
         self._overrides = dict(overrides or {})
         self._env = environment(domain)
@@ -178,7 +183,7 @@ class System:
         """Start one process. Call it from the main thread: the kernel ends it with that."""
         command = [
             *executable(process.executable),
-            *arguments(process, self._overrides.get(process.node)),
+            *arguments(process, self._overrides.get(process.node), self._namespace),
         ]
         child = _Child(process, command, self._env)
         prefer(child.popen.pid, self._niceness)

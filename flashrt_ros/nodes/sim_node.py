@@ -28,6 +28,7 @@ from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.base import Managed, answers
 from flashrt_ros.nodes.convert import floats, image_to_msg, msg_to_command, octets
 from flashrt_ros.nodes.params import Param, declare
+from flashrt_ros.nodes.scheduling import PROCESS_PARAMS
 from flashrt_ros.nodes.spin import run
 from flashrt_ros.nodes.worker import Worker
 from flashrt_ros.nodes.world import World
@@ -44,6 +45,7 @@ PARAMS = (
     Param('publish_state', True, 'put the exact state of the simulator into every RobotState'),
     Param('lateness_file', '', 'file (.npy) for the lateness of every tick, in ms; empty = none'),
     Param('capsules', 32, 'snapshots kept; the oldest goes first', 1, 10000),
+    *PROCESS_PARAMS,
 )
 
 

@@ -21,6 +21,7 @@ from rclpy.executors import (
 from rclpy.signals import SignalHandlerOptions
 
 from flashrt_ros.errors import FlashrtError
+from flashrt_ros.nodes import scheduling
 
 PARENT = 'FLASHRT_PARENT'  # process id of the runner: a node does not outlive it
 _PR_SET_PDEATHSIG = 1
@@ -82,6 +83,8 @@ def _spin(make: Callable[[], Any], threads: int) -> int:
     if threads > 1:
         executor = MultiThreadedExecutor(num_threads=threads)
     executor.add_node(node)
+    if hasattr(node, 'p'):
+        scheduling.apply(node)
     if getattr(node, 'autostart', False):
         node.trigger_configure()
         node.trigger_activate()

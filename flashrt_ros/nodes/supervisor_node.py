@@ -31,6 +31,7 @@ from flashrt_ros.nodes.operations import Operations
 from flashrt_ros.nodes.params import Param, declare
 from flashrt_ros.nodes.publishers import GHOST_S, Rivals
 from flashrt_ros.nodes.rollout_action import RolloutAction
+from flashrt_ros.nodes.scheduling import PROCESS_PARAMS
 from flashrt_ros.nodes.spin import run
 
 PARAMS = (
@@ -46,6 +47,7 @@ PARAMS = (
     Param('peer_timeout_s', 1.0, 'silence after which a peer counts as dead, in s', 0.1, 60.0),
     Param('watch_hz', 4.0, 'how often the peers are looked after, in Hz', 1.0, 100.0),
     Param('episode_max_ticks', 1200, 'control ticks after which an episode has failed', 1, 10**7),
+    *PROCESS_PARAMS,
 )
 
 

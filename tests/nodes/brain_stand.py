@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from harness import HERE
+from harness import HERE, toy_environment
 from sensor_msgs.msg import Image
 
 from flashrt_interfaces.msg import ControlCommand, EpisodeState, RobotState, Subgoal
@@ -125,13 +124,9 @@ def brain_stand(cameras: dict[str, str] | None = None, **params: Any) -> Iterato
     """Run a policy node with ``params``, not configured yet."""
     domain = free_domain()
     process = Process('brain', str(HERE / 'toy_policy_node.py'), ('policy.yaml',))
-    path = os.environ.get('PYTHONPATH', '')
-    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(HERE), path]))
-    try:
-        with (
-            Operator(domain) as operator,
-            System([process], {'brain': params}, domain) as system,
-        ):
-            yield BrainStand(system, operator, cameras or {})
-    finally:
-        os.environ['PYTHONPATH'] = path
+    with (
+        toy_environment(),
+        Operator(domain) as operator,
+        System([process], {'brain': params}, domain) as system,
+    ):
+        yield BrainStand(system, operator, cameras or {})

@@ -29,6 +29,17 @@ def table(planner_apart: bool = False, robot: str = '', recorder: bool = False) 
 
 
 @contextmanager
+def toy_environment() -> Iterator[None]:
+    """Let the processes find the toy world."""
+    path = os.environ.get('PYTHONPATH', '')
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(HERE), path]))
+    try:
+        yield
+    finally:
+        os.environ['PYTHONPATH'] = path
+
+
+@contextmanager
 def toy_system(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     planner_apart: bool = False,
@@ -36,19 +47,15 @@ def toy_system(
     recorder: bool = False,
 ) -> Iterator[tuple[System, Operator, Lifecycle]]:
     """Run a whole system in a domain of its own, up and active."""
-    path = os.environ.get('PYTHONPATH', '')
-    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(HERE), path]))
     domain = free_domain()
     params = {node: dict(values) for node, values in TOY.items()}
     for node, values in (overrides or {}).items():
         params.setdefault(node, {}).update(values)
-    try:
-        with (
-            System(table(planner_apart, robot, recorder), params, domain) as system,
-            Operator(domain) as operator,
-        ):
-            lifecycle = Lifecycle(operator.node, system.check)
-            lifecycle.bring_up([p.node for p in system.processes])
-            yield system, operator, lifecycle
-    finally:
-        os.environ['PYTHONPATH'] = path
+    with (
+        toy_environment(),
+        System(table(planner_apart, robot, recorder), params, domain) as system,
+        Operator(domain) as operator,
+    ):
+        lifecycle = Lifecycle(operator.node, system.check)
+        lifecycle.bring_up([p.node for p in system.processes])
+        yield system, operator, lifecycle
