@@ -83,7 +83,9 @@ def open_front(data: bytes, size: int, kind: str, key: bytes | None) -> Front:
         raise StoreError(f'has {size} bytes instead of {expected}: truncated or spliced')
     digest, mac = data[_FRONT.size : SIZE - 32], data[SIZE - 32 : SIZE]
     _require(digest, front)
-    if key is not None and not hmac.compare_digest(mac, _sign(digest, key)):
+    if not hmac.compare_digest(mac, _sign(digest, key)):
+        if key is None:
+            raise StoreError('is signed: open the store with its key')
         reason = 'is not signed' if mac == _UNSIGNED else 'is signed with another key'
         raise StoreError(f'{reason}: this store accepts only files signed with its key')
     return Front(digest.hex(), header_size, payload_size, *digests)

@@ -60,7 +60,8 @@ def long_header(path: Path) -> None:
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     'flipped front': (lambda path: flip(path, 0.0), 'no capsule file of this version'),
     'flipped digest': (lambda path: flip(path, 40 / path.stat().st_size), 'altered'),
-    'flipped header': (lambda path: flip(path, 110 / path.stat().st_size), 'altered'),
+    'flipped mac': (lambda path: flip(path, 135 / path.stat().st_size), 'is signed'),
+    'flipped header': (lambda path: flip(path, 170 / path.stat().st_size), 'altered'),
     'flipped payload': (lambda path: flip(path, 1.0), 'altered'),
     'truncated': (lambda path: os.truncate(path, path.stat().st_size - 1), 'truncated'),
     'cut to nothing': (lambda path: os.truncate(path, 3), 'truncated'),

@@ -88,7 +88,7 @@ def test_another_deployment_finds_nothing_and_is_told_why(stored: Any) -> None:
 
 
 def test_signed_stores_refuse_what_is_not_signed(brain: Any, tmp_path: Path) -> None:
-    """With a key: unsigned and otherwise signed files are refused; its own are taken."""
+    """With a key: unsigned and otherwise signed files are refused. Without: signed ones are."""
     path = tmp_path / 'shared'
     session = brain.session(registry(brain.ctx, path, key=b'k1'))
     signed = session.snapshot('s')
@@ -103,6 +103,8 @@ def test_signed_stores_refuse_what_is_not_signed(brain: Any, tmp_path: Path) -> 
     os.rename(tmp_path / 'own' / f'{unsigned.digest}.capsule', path / f'{unsigned.digest}.capsule')
     again = brain.session(registry(brain.ctx, path, key=b'k1')).registry
     assert 'is not signed' in again.refused[unsigned.digest]
+    keyless = brain.session(registry(brain.ctx, path)).registry
+    assert 'open the store with its key' in keyless.refused[signed.digest]
 
 
 def test_folders_that_are_not_ones_own_are_refused(tmp_path: Path) -> None:
