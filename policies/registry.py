@@ -57,22 +57,28 @@ def spec(path_or_name: str | Path) -> PolicySpec:
     return parse_spec(folder, read_config(folder)['spec'])
 
 
-def load(path_or_name: str | Path, ctx: Context, subgoal: SubgoalPort) -> Policy:
+def load(
+    path_or_name: str | Path, ctx: Context, subgoal: SubgoalPort, float8: bool = False
+) -> Policy:
     """Load a checkpoint, allocate its buffers on `ctx` and capture its graphs.
 
     Args:
         path_or_name: a checkpoint folder, or the name of shipped weights ('mt50', 'drawer').
         ctx: the device's context, not frozen yet.
         subgoal: the buffers the subgoal arrives in.
+        float8: store the products of a lerobot policy's expert in one byte a number.
 
     Raises:
-        CheckpointError: missing, damaged, or of an architecture that is not here.
+        CheckpointError: missing, damaged, or of an architecture that is not here; or `float8`
+            where it is not offered.
     """
     folder = resolve(path_or_name)
     foreign = _lerobot(folder)
     if foreign is not None:
-        loaded: Policy = foreign[0].load(folder, foreign[1], ctx, subgoal)
+        loaded: Policy = foreign[0].load(folder, foreign[1], ctx, subgoal, float8=float8)
         return loaded
+    if float8:
+        raise CheckpointError(f'{folder}: float8 is offered for {", ".join(LEROBOT)} alone')
     config = read_config(folder)
     family = config['architecture']
     if family not in FAMILIES:

@@ -36,6 +36,7 @@ from flashrt_ros.nodes.worker import Worker
 PARAMS = (
     Param('policy', 'drawer', 'name of shipped weights, or a checkpoint folder'),
     Param('device', 'cpu', 'where the policy runs: cpu, cuda or cuda:N'),
+    Param('float8', False, "store a lerobot policy's expert in one byte a number"),
     Param('torch_threads', 1, 'threads torch may use on the CPU', 1, 256),
     Param('execute', EXECUTE, 'control ticks from one request for a chunk to the next', 1, 1000),
     Param(
@@ -93,7 +94,7 @@ class PolicyNode(BrainServices):
         """Return the policy on ``ctx``; tests put another here."""
         from flashrt_policies import registry
 
-        return registry.load(self.p.policy, ctx, port)
+        return registry.load(self.p.policy, ctx, port, self.p.float8)
 
     def subgoal_length(self) -> int:
         """Return the tokens in a subgoal row of this policy; reads its config alone."""

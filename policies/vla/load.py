@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flashrt_policies.base import PolicySpec, SubgoalPort
+from flashrt_policies.checkpoint import CheckpointError
 from flashrt_policies.vla.folder import Folder, read_folder
 from flashrt_policies.vla.statistics import Scale, read_statistics
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from flashrt_ros.contract.context import Context
 
 SUBGOAL_BYTES = 256
+FLOAT8 = (8, 9)  # the first compute capability with that type
 ROOM = 0.1  # of the data's range, added on each side to what an action may be
 
 
@@ -142,6 +144,10 @@ def load(
 
     folder = read_folder(path, config)
     scales = read_statistics(folder)
+    if float8 and ctx.device.type == 'cuda' and torch.cuda.get_device_capability() < FLOAT8:
+        raise CheckpointError(
+            f'{path}: float8 needs a GPU of compute capability {FLOAT8[0]}.{FLOAT8[1]} or above'
+        )
     dtype = dtype or (torch.bfloat16 if ctx.device.type == 'cuda' else torch.float32)
     source = FileSource(folder.weights, ctx.device, dtype)
     sizes = read_sizes(folder.family, source)
