@@ -68,7 +68,7 @@ class Robot:
 
 @contextmanager
 def robot(device: str, lateness: Path | None = None) -> Iterator[Robot]:
-    """Run the demo's processes over `loop_world`; ``lateness`` is where every tick's is written to."""
+    """Run the demo's processes over `loop_world`; the lateness of every tick goes to a file."""
     domain = free_domain()
     overrides = {
         'sim': {'env': WORLD, 'control_hz': HZ, 'publish_state': False},
