@@ -257,23 +257,29 @@ def replay_row(planner: Planner, capsule: Capsule) -> Row:
     def replay() -> None:
         graph.replay(key)
 
-    queue = ctx.current_stream()
-    idle = report.timed(replay, queue.synchronize, replays // 2, warm=20)
-    samples: list[float] = []
-    while len(samples) < replays:
+    wait = ctx.current_stream().synchronize
+    report.timed(replay, wait, replays // 10, warm=20)  # clocks
+    busy: list[float] = []
+    idle: list[float] = []
+    while len(busy) < replays:
+        # In turn: replays while the demotion is under way, and as many when it is done.
         registry.promote(capsule)
         registry.settle()
         registry.demote(capsule, 'host')
-        samples += report.timed(replay, queue.synchronize, 1, warm=0).samples
-        while registry.leaving and len(samples) < replays:
-            samples += report.timed(replay, queue.synchronize, 1, warm=0).samples
-    busy = Times(tuple(samples))
-    registry.settle()
-    after = report.timed(replay, queue.synchronize, replays // 2)
-    idle = Times((*idle.samples, *after.samples))
-    how = 'the same replay, idle, half of it before and half after'
-    made = row('replay beside demotion', busy, None, (idle.p50, how))
-    made.floor['p99'] = idle.spread()['p99']
+        under_way = True
+        while under_way:
+            busy += report.timed(replay, wait, 1, warm=0).samples
+            under_way = registry.leaving > 0
+        registry.promote(capsule)
+        registry.settle()
+        registry.demote(capsule, 'host', wait=True)
+        while len(idle) < len(busy):
+            idle += report.timed(replay, wait, 1, warm=0).samples
+            under_way = registry.leaving > 0
+    at_rest = Times(tuple(idle))
+    how = 'the same replay in turn with it, as many after a demotion that is done'
+    made = row('replay beside demotion', Times(tuple(busy)), None, (at_rest.p50, how))
+    made.floor['p99'] = at_rest.spread()['p99']
     return made
 
 
