@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 CPU_UNITS = (64,)
+# What a replay costs beside its rows, in rows: hundreds of launches bound by their latency.
+START = 512
 CUDA_UNITS = (64, 128, 256, 512, 1024, 2048)
 
 
@@ -28,14 +30,23 @@ def cut(count: int, units: Sequence[int]) -> list[tuple[int, int]]:
         them start at a multiple of the smallest unit behind the first.
     """
     parts = []
-    while count > 0:
-        fits = [unit for unit in units if unit <= count]
-        # One padded replay costs less than two: take it when at most a quarter of it is padding.
-        over = next((unit for unit in units if unit >= count and 4 * count >= 3 * unit), None)
-        unit = over or (fits[-1] if fits else units[0])
-        parts.append((unit, min(unit, count)))
-        count -= unit
-    return parts
+    while count > units[-1]:
+        parts.append((units[-1], units[-1]))
+        count -= units[-1]
+    return parts + _cheapest(count, units)
+
+
+def _cheapest(count: int, units: Sequence[int]) -> list[tuple[int, int]]:
+    """Cut what is at most one replay of the largest unit: padded, or full ones and the rest."""
+    if count <= 0:
+        return []
+    over = next(unit for unit in units if unit >= count)
+    split = next((unit for unit in reversed(units) if unit < count), None)
+    if split is None:
+        return [(over, count)]
+    parts = [(split, split), *_cheapest(count - split, units)]
+    cost = sum(START + unit for unit, _ in parts)
+    return parts if cost < START + over else [(over, count)]
 
 
 def aligned(count: int, chunk: int) -> int:

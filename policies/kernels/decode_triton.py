@@ -45,7 +45,7 @@ def conv_one(
 def delta_step_kernel(
     proj_ptr, window_ptr, moved_ptr, conv_ptr, decay_ptr, bias_ptr, state_ptr, after_ptr,
     norm_ptr, out_ptr, key_heads, heads, key_dim, dim, l2_eps, scale, eps,
-    TAPS: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
+    TAPS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One key head and the value heads that share it: delta rule, read-out, gated norm."""
     begin(PDL)
@@ -53,6 +53,12 @@ def delta_step_kernel(
     channels = 2 * key_heads * key_dim + heads * dim
     at_k, at_v = tl.arange(0, K), tl.arange(0, V)
     in_k, in_v = at_k < key_dim, at_v < dim
+    first = key_head * GROUP
+    tile = at_k[:, None] * dim + at_v[None, :]
+    inside = in_k[:, None] & in_v[None, :]
+    # What takes longest is asked for first: the state, then what the gates need.
+    state = tl.load(state_ptr + first * key_dim * dim + tile, mask=inside, other=0.0)
+    norm = tl.load(norm_ptr + at_v, mask=in_v, other=0.0)
     q = conv_one(
         proj_ptr, window_ptr, moved_ptr, conv_ptr, key_head * key_dim + at_k, in_k, channels, TAPS
     )
@@ -63,26 +69,25 @@ def delta_step_kernel(
     q = q * (tl.rsqrt(tl.sum(q * q, 0) + l2_eps) * scale)
     k = k * tl.rsqrt(tl.sum(k * k, 0) + l2_eps)
     both = tl.sum(q * k, 0)
-    norm = tl.load(norm_ptr + at_v, mask=in_v, other=0.0)
-    group = heads // key_heads
-    for head in range(key_head * group, key_head * group + group):
-        spot = (head * key_dim + at_k[:, None]) * dim + at_v[None, :]
-        inside = in_k[:, None] & in_v[None, :]
-        state = tl.load(state_ptr + spot, mask=inside, other=0.0)
+    for step in tl.static_range(GROUP):
+        head = first + step
+        spot = head * key_dim * dim + tile
+        if step > 0:
+            state = tl.load(state_ptr + spot, mask=inside, other=0.0)
+        b = tl.load(proj_ptr + channels + heads * dim + head).to(tl.float32)
+        a = tl.load(proj_ptr + channels + heads * dim + heads + head).to(tl.float32)
+        z = tl.load(proj_ptr + channels + head * dim + at_v, mask=in_v, other=0.0).to(tl.float32)
+        decay, bias = tl.load(decay_ptr + head), tl.load(bias_ptr + head)
         v = conv_one(
             proj_ptr, window_ptr, moved_ptr, conv_ptr,
             2 * key_heads * key_dim + head * dim + at_v, in_v, channels, TAPS,
         )  # fmt: skip
-        b = tl.load(proj_ptr + channels + heads * dim + head).to(tl.float32)
-        a = tl.load(proj_ptr + channels + heads * dim + heads + head).to(tl.float32)
-        fade = tl.exp(tl.load(decay_ptr + head) * soft_plus(a + tl.load(bias_ptr + head)))
-        state = state * fade
+        state = state * tl.exp(decay * soft_plus(a + bias))
         told = tl.sum(state * k[:, None], 0)
         asked = tl.sum(state * q[:, None], 0)
         fresh = (v - told) * tl.sigmoid(b)
         tl.store(after_ptr + spot, state + k[:, None] * fresh[None, :], mask=inside)
         o = asked + both * fresh  # what the updated state answers
-        z = tl.load(proj_ptr + channels + head * dim + at_v, mask=in_v, other=0.0).to(tl.float32)
         y = o * tl.rsqrt(tl.sum(o * o, 0) / dim + eps) * norm * (z * tl.sigmoid(z))
         tl.store(out_ptr + head * dim + at_v, y.to(out_ptr.dtype.element_ty), mask=in_v)
 
@@ -213,8 +218,8 @@ def delta_step(
     delta_step_kernel[(key_heads,)](
         proj, window, moved, conv, decay, bias, state, updated, norm, out,
         key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5, eps,
-        TAPS=conv.shape[0], K=triton.next_power_of_2(key_dim), V=triton.next_power_of_2(dim),
-        num_warps=8, **early(proj, True),
+        TAPS=conv.shape[0], GROUP=heads // key_heads, K=triton.next_power_of_2(key_dim),
+        V=triton.next_power_of_2(dim), num_warps=16, **early(proj, True),
     )  # fmt: skip
     return out
 

@@ -82,7 +82,7 @@ def early(like: Tensor, step: bool = False) -> dict[str, Any]:
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device, priority=-1)  # what others wait for goes first
 
 
 class Aside:
