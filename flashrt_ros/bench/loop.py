@@ -50,7 +50,7 @@ def handoff_rows(device: str, log: Callable[[str], None]) -> list[Row]:
     """Hand-offs torn and lost."""
     log(f'{HANDOFFS} hand-offs')
     found = loop_handoff.run(device, HANDOFFS)
-    spread = {'runs': found.posted, 'replays': found.replays}
+    spread: dict[str, float] = {'runs': found.posted, 'replays': found.replays}
     return [
         Row('handoff torn', found.torn, 'count', spread=spread),
         Row('handoff lost', found.lost, 'count', spread=spread),
@@ -69,7 +69,7 @@ def lateness_rows(name: str, lateness: np.ndarray, missed: int) -> list[Row]:
 
 def interrupt_rows(found: dict) -> list[Row]:
     """Old actions after the acknowledgement, ticks to it, and the way back."""
-    runs = {'runs': len(found['ack_ticks'])}
+    runs: dict[str, float] = {'runs': len(found['ack_ticks'])}
     return [
         Row('interrupt old actions', found['old'], 'count', spread=runs),
         Row('interrupt ticks to the answer', max(found['ack_ticks']), 'ticks', spread=runs),

@@ -10,7 +10,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +72,7 @@ class Robot:
 def robot(device: str, lateness: Path | None = None) -> Iterator[Robot]:
     """Run the demo's processes over `loop_world`; the lateness of every tick goes to a file."""
     domain = free_domain()
-    overrides = {
+    overrides: dict[str, dict[str, Any]] = {
         'sim': {'env': WORLD, 'control_hz': HZ, 'publish_state': False},
         'brain': {'device': device, 'subgoal_max_ticks': 0},
         'supervisor': {'episode_max_ticks': ENDLESS},
@@ -125,7 +127,7 @@ def interrupts(it: Robot, count: int, log: Callable[[str], None], seed: int = 0)
         found['ack_ms'].append((time.monotonic() - began) * 1e3)
         found['ack_ticks'].append(answer.ack_ticks)
         seen = len(record.states) + 2
-        operator.until(lambda n=seen: len(record.states) > n, 5.0)
+        operator.until(partial(_more_than, record.states, seen), 5.0)
         # By their own stamps: when a message reached this process says nothing of the robot.
         sent = [m for _, m in record.sent if key(m.header.stamp) > at]
         states = [m for _, m in record.states if key(m.header.stamp) > at]
@@ -137,6 +139,10 @@ def interrupts(it: Robot, count: int, log: Callable[[str], None], seed: int = 0)
         if number % 100 == 99:
             log(f'{number + 1} interrupts')
     return found
+
+
+def _more_than(heard: list, count: int) -> bool:
+    return len(heard) > count
 
 
 def cold_restart(it: Robot) -> float:

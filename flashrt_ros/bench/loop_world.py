@@ -55,4 +55,4 @@ class LoopWorld(gymnasium.Env):
         self.hand, self.ticks = values[:4].copy(), int(values[4])
 
 
-gymnasium.register('Loop-v0', LoopWorld)
+gymnasium.register('Loop-v0', f'{__name__}:LoopWorld')

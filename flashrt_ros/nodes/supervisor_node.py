@@ -106,6 +106,11 @@ class SupervisorNode(Managed):
         """Say where the episode stands."""
         self._publish()
 
+    def deactivate(self) -> None:
+        """Leave no robot moving that nobody looks after."""
+        if self.operations.machine.state not in (episode.IDLE, episode.FAULT):
+            self.operations.fail('the supervisor is being deactivated')
+
     def stamp(self) -> tuple[int, int]:
         """Return the episode and the epoch in force."""
         return self.operations.machine.episode, self.operations.machine.epoch

@@ -107,10 +107,11 @@ def film(recording: Recording) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'film.webm'
         options = ['-crf', '34', '-b:v', '0', '-deadline', 'realtime', '-cpu-used', '8']
-        with imageio.get_writer(
+        writer: Any = imageio.get_writer(
             path, fps=FILM_HZ, codec='libvpx-vp9', output_params=options, macro_block_size=2,
             ffmpeg_log_level='error',
-        ) as writer:  # fmt: skip
+        )  # fmt: skip
+        with writer:
             for at in np.arange(begin, end + 1.0 / FILM_HZ, 1.0 / FILM_HZ):
                 writer.append_data(_side_by_side([_seen(f, at) for f in cameras.values()]))
         return path.read_bytes()
