@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flashrt_policies.kernels.attention import rotate
 from flashrt_policies.kernels.fork_stream import (
     COUNT,
     POSITION,
@@ -28,6 +27,7 @@ from flashrt_policies.kernels.fork_stream import (
 )
 from flashrt_policies.kernels.norm import rms_norm
 
+Rotary = tuple[Tensor, Tensor]  # cosines and sines [N, R]
 BLOCK = 64  # rows of a trunk that are taken together, counted from its text's beginning
 
 
@@ -82,31 +82,49 @@ def plan(tables: Tables, heads: int, kv_heads: int, capacity: int, size: int) ->
     return Lists(tables.reads[:0], tables.reads[:0], capacity)
 
 
-def place_keys(
+def rotary(rows: Tensor, freq: Tensor) -> Rotary:
+    """Return cosines and sines of every row's rotation, float32 [N, R] each.
+
+    Args:
+        rows: int32 [4 or more, N], from `fork_stream.spread`.
+        freq: float32 [R], rotary frequencies.
+    """
+    angle = rows[ROW_POSITION].float()[:, None] * freq
+    return angle.cos(), angle.sin()
+
+
+def place(
     k: Tensor,
     v: Tensor,
     rows: Tensor,
     slots: KeySlots,
-    freq: Tensor,
-    scale: Tensor | None,
+    turn: Rotary,
+    k_scale: Tensor | None,
     eps: float,
-) -> None:
+    q: Tensor | None = None,
+    q_scale: Tensor | None = None,
+) -> Tensor | None:
     """Normalise and rotate keys; put keys and values where `attend` looks for them.
 
     Args:
-        k: [M, KV, D], may be strided, as `v`.
-        v: [M, KV, D].
-        rows: int32 [4, M], from `fork_stream.spread`.
+        k: [M, KV, D], may be strided.
+        v: [M, KV, D], strided like `k`.
+        rows: int32 [4 or more, M], from `fork_stream.spread`.
         slots: written.
-        freq: float32 [R], rotary frequencies.
-        scale: float32 [D] of the norm, or None for no norm.
-        eps: of the norm.
+        turn: from `rotary`.
+        k_scale: float32 [D] of the keys' norm, or None for no norm.
+        eps: of the norms.
+        q: queries of the same rows, to be turned by the way, as by `turned_queries`; or None.
+        q_scale: float32 [D] of their norm, or None.
+
+    Returns:
+        The queries [M, H, D], contiguous; None without any.
     """
     if k.is_cuda:
         from flashrt_policies.kernels import fork_attention_triton
 
-        return fork_attention_triton.place_keys(k, v, rows, slots, freq, scale, eps)
-    turned = _turned(k, rows[ROW_POSITION], freq, scale, eps)
+        return fork_attention_triton.place(k, v, rows, slots, turn, k_scale, eps, q, q_scale)
+    turned = _turned(k, turn, k_scale, eps)
     slots.fresh[0].copy_(turned.transpose(0, 1))
     slots.fresh[1].copy_(v.transpose(0, 1))
     trunk = (rows[ROW_SEGMENT] >= 0) & (rows[ROW_BRANCH] < 0)
@@ -115,19 +133,19 @@ def place_keys(
         at = rows[ROW_POSITION][mine].long()
         slots.keys[index][:, at] = turned[mine].transpose(0, 1)
         slots.values[index][:, at] = v[mine].transpose(0, 1)
-    return None
+    return None if q is None else _turned(q, turn, q_scale, eps)
 
 
-def place_queries(
-    q: Tensor, rows: Tensor, freq: Tensor, scale: Tensor | None, eps: float
+def turned_queries(
+    q: Tensor, rows: Tensor, turn: Rotary, scale: Tensor | None, eps: float
 ) -> Tensor:
     """Normalise and rotate queries.
 
     Args:
         q: [N, H, D], may be strided.
-        rows: int32 [4, N], those of `fork_stream.spread` that the queries stand at.
-        freq: float32 [R].
-        scale: float32 [D], or None.
+        rows: int32 [4 or more, N], where they stand.
+        turn: from `rotary`, of the same rows.
+        scale: float32 [D] of the norm, or None.
         eps: of the norm.
 
     Returns:
@@ -136,14 +154,21 @@ def place_queries(
     if q.is_cuda:
         from flashrt_policies.kernels import fork_attention_triton
 
-        return fork_attention_triton.place_queries(q, rows, freq, scale, eps)
-    return _turned(q, rows[ROW_POSITION], freq, scale, eps)
+        return fork_attention_triton.turned_queries(q, rows, turn, scale, eps)
+    return _turned(q, turn, scale, eps)
 
 
-def _turned(x: Tensor, position: Tensor, freq: Tensor, scale: Tensor | None, eps: float) -> Tensor:
+def _turned(x: Tensor, turn: Rotary, scale: Tensor | None, eps: float) -> Tensor:
+    """Normalise and rotate [N, H, D] by halves of the leading 2 R elements."""
     if scale is not None:
         x = rms_norm(x, scale, eps)
-    return rotate(x.float(), position.float()[:, None] * freq).to(x.dtype)
+    cos, sin = turn[0][:, None], turn[1][:, None]  # [N, 1, R]
+    half = cos.shape[-1]
+    wide = x.float()
+    first, second, rest = wide[..., :half], wide[..., half : 2 * half], wide[..., 2 * half :]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1).to(
+        x.dtype
+    )
 
 
 def attend(

@@ -18,65 +18,79 @@ import triton.language as tl
 from torch import Tensor
 
 from flashrt_policies.kernels.attention_triton import LOG2_E, attend_block, tile_sizes
-from flashrt_policies.kernels.fork_attention import KeySlots, Lists
+from flashrt_policies.kernels.fork_attention import KeySlots, Lists, Rotary
 from flashrt_policies.kernels.fork_stream import COLUMNS, Tables
-from flashrt_policies.kernels.launch import side
+from flashrt_policies.kernels.launch import begin, early, side
 
-TURN_ROWS = 16  # rows that one program norms and rotates
+TURN_ROWS = 8  # rows that one program norms and rotates
+
+
+@triton.jit
+def turn_rows(
+    x_ptr, scale_ptr, cos_ptr, sin_ptr, row, used, dim, half, eps,
+    NORM: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """R rows of one head: norm, and rotation of the leading 2 * half elements by halves."""
+    at = tl.arange(0, D)[None, :]
+    inside = used[:, None] & (at < dim)
+    # The element each one is rotated with: its partner in the other half.
+    turned = at < 2 * half
+    partner = tl.where(at < half, at + half, at - half)
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(x_ptr + partner, mask=inside & turned, other=0.0).to(tl.float32)
+    if NORM:
+        inverse = tl.rsqrt(tl.sum(x * x, 1) / dim + eps)[:, None]
+        x = x * inverse * tl.load(scale_ptr + at, mask=at < dim, other=0.0)
+        y = y * inverse * tl.load(scale_ptr + partner, mask=turned & (at < dim), other=0.0)
+    angle = row[:, None] * half + at % half
+    cos = tl.load(cos_ptr + angle, mask=inside & turned, other=1.0)
+    sin = tl.load(sin_ptr + angle, mask=inside & turned, other=0.0)
+    return x * cos + tl.where(at < half, -y, y) * sin
 
 
 @triton.jit
 def turn_kernel(
-    x_ptr, v_ptr, rows_ptr, scale_ptr, freq_ptr, out_ptr, keys_ptr, values_ptr, apart_ptr,
-    values_apart_ptr, x_row, x_head, v_row, v_head, count, heads, capacity, dim, half, eps,
-    KEYS: tl.constexpr, NORM: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, rows_ptr, q_scale_ptr, k_scale_ptr, cos_ptr, sin_ptr, out_ptr, fresh_ptr,
+    keys_ptr, values_ptr, apart_ptr, values_apart_ptr, q_row, q_head, kv_row, count, heads,
+    kv_heads, capacity, dim, half, eps,
+    NORM: tl.constexpr, R: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """R rows of one head: norm, rotation by halves; keys and values to where they are kept.
+    """R rows of one head: queries to out [rows, heads, D], keys and values to their places.
 
-    Queries go to out [rows, heads, D]. With KEYS, out is [2, heads, rows, D]: branches' keys and
-    values; those of trunks go to their slot.
+    Those of branches go to fresh [2, KV, rows, D], those of trunks to their slot.
     """
+    begin(PDL)
     head = tl.program_id(1)
     row = tl.program_id(0) * R + tl.arange(0, R)
     at = tl.arange(0, D)
-    segment = tl.load(rows_ptr + 3 * count + row, mask=row < count, other=-1)
-    if tl.max(segment, 0) < 0:
-        return
-    used = segment >= 0
-    position = tl.load(rows_ptr + 2 * count + row, mask=used, other=0)
+    used = tl.load(rows_ptr + 3 * count + row, mask=row < count, other=-1) >= 0
     mask = used[:, None] & (at < dim)[None, :]
-    spot = x_ptr + row[:, None].to(tl.int64) * x_row + head * x_head
-    x = tl.load(spot + at[None, :], mask=mask, other=0.0).to(tl.float32)
-    # The element each one is rotated with: its partner in the other half.
-    turned = at < 2 * half
-    partner = tl.where(at < half, at + half, at - half)
-    y = tl.load(spot + partner[None, :], mask=mask & turned[None, :], other=0.0).to(tl.float32)
-    if NORM:
-        inverse = tl.rsqrt(tl.sum(x * x, 1) / dim + eps)[:, None]
-        x = x * inverse * tl.load(scale_ptr + at, mask=at < dim, other=0.0)[None, :]
-        other = tl.load(scale_ptr + partner, mask=(at < dim) & turned, other=0.0)
-        y = y * inverse * other[None, :]
-    freq = tl.load(freq_ptr + at % half, mask=turned, other=0.0)
-    angle = position.to(tl.float32)[:, None] * freq[None, :]
-    sign = tl.where(at < half, -1.0, 1.0)[None, :]
-    x = tl.where(turned[None, :], x * tl.cos(angle) + sign * y * tl.sin(angle), x)
-    if not KEYS:
-        place = (row[:, None].to(tl.int64) * heads + head) * dim + at[None, :]
-        tl.store(out_ptr + place, x.to(out_ptr.dtype.element_ty), mask=mask)
+    line = row[:, None].to(tl.int64)
+    kind = out_ptr.dtype.element_ty
+    if head < heads:
+        x = turn_rows(
+            q_ptr + line * q_row + head * q_head, q_scale_ptr, cos_ptr, sin_ptr, row, used, dim,
+            half, eps, NORM, R, D,
+        )  # fmt: skip
+        tl.store(out_ptr + (line * heads + head) * dim + at[None, :], x.to(kind), mask=mask)
     else:
-        spot = v_ptr + row[:, None].to(tl.int64) * v_row + head * v_head
-        v = tl.load(spot + at[None, :], mask=mask, other=0.0)
-        kind = out_ptr.dtype.element_ty
+        kv = head - heads
+        k = turn_rows(
+            k_ptr + line * kv_row + kv * dim, k_scale_ptr, cos_ptr, sin_ptr, row, used, dim, half,
+            eps, NORM, R, D,
+        )  # fmt: skip
+        v = tl.load(v_ptr + line * kv_row + kv * dim + at[None, :], mask=mask, other=0.0)
         trunk = (tl.load(rows_ptr + count + row, mask=used, other=0) < 0) & used
-        fresh = (head * count + row[:, None].to(tl.int64)) * dim + at[None, :]
+        fresh = fresh_ptr + (kv * count + line) * dim + at[None, :]
         ours = mask & (trunk == 0)[:, None]
-        tl.store(out_ptr + fresh, x.to(kind), mask=ours)
-        tl.store(out_ptr + heads.to(tl.int64) * count * dim + fresh, v, mask=ours)
+        tl.store(fresh, k.to(kind), mask=ours)
+        tl.store(fresh + count.to(tl.int64) * kv_heads * dim, v, mask=ours)
         slot = tl.load(rows_ptr + row, mask=used, other=0)
-        place = (head * capacity + position[:, None].to(tl.int64)) * dim + at[None, :]
+        position = tl.load(rows_ptr + 2 * count + row, mask=used, other=0)
+        place = (kv * capacity + position[:, None].to(tl.int64)) * dim + at[None, :]
         theirs = mask & trunk[:, None]
         away = tl.load(apart_ptr + slot, mask=trunk, other=0)[:, None]
-        tl.store(keys_ptr + away + place, x.to(kind), mask=theirs)
+        tl.store(keys_ptr + away + place, k.to(kind), mask=theirs)
         away = tl.load(values_apart_ptr + slot, mask=trunk, other=0)[:, None]
         tl.store(values_ptr + away + place, v, mask=theirs)
 
@@ -109,6 +123,7 @@ def plan_kernel(
     my_splits = tl.sum(tl.where(mine, splits, 0), 0)
     my_tiles = tl.sum(tl.where(mine, tiles, 0), 0)
     my_count = tl.sum(tl.where(mine, count, 0), 0)
+    my_position = tl.load(segments_ptr + index * COLUMNS + 3)
     if index == 0:
         tl.store(items_ptr, tl.sum(items, 0))
         tl.store(reads_ptr, tl.sum(tl.where(branch & (count > 0), splits, 0), 0))
@@ -121,7 +136,10 @@ def plan_kernel(
         tl.store(spot, index + item * 0, mask=mask)
         tl.store(spot + 1, tile * T, mask=mask)
         tl.store(spot + 2, item % my_splits, mask=mask)
-        tl.store(spot + 3, my_splits + item * 0, mask=mask)
+        # Rows of a trunk see no more splits than they have keys in.
+        last = my_position + tl.minimum((tile + 1) * T, my_count)
+        last = tl.where(index < requests, tl.cdiv(last, SPLIT), my_splits)
+        tl.store(spot + 3, last, mask=mask)
     if index >= requests:
         read = branch & (count > 0)
         before = tl.sum(tl.where(read & (every < index), splits, 0), 0)
@@ -142,9 +160,10 @@ def attend_kernel(
     requests, rows, queries, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
     GATE: tl.constexpr, READ: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
     G: tl.constexpr, GROUP: tl.constexpr, T: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """T rows of a segment, times the heads of one key head, against one split of their keys."""
+    begin(PDL)
     item, kv = tl.program_id(0), tl.program_id(1)
     if item >= tl.load(items_ptr):
         return
@@ -193,7 +212,7 @@ def attend_kernel(
         )
     if branch & (split == splits - 1):
         own_keys = fresh_ptr + (kv.to(tl.int64) * rows + start) * dim
-        own_values = own_keys + kv_heads.to(tl.int64) * rows * dim
+        own_values = own_keys + rows.to(tl.int64) * kv_heads * dim
         last = tl.minimum(first + T, count)
         for at_key in tl.range(0, last, N, num_stages=STAGES):
             m, total, acc = attend_block(
@@ -218,21 +237,20 @@ def merge_kernel(
     part_ptr, mass_ptr, gate_ptr, out_ptr, rows_ptr, segments_ptr, requests,
     queries, gate_row, gate_head, heads, dim,
     GATE: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, D: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Merge the splits of one head of one query, in order; those of one split are done."""
+    begin(PDL)
     query, head = tl.program_id(0), tl.program_id(1)
     segment = tl.load(rows_ptr + 3 * queries + query)
     if segment < 0:
         return
     spot = segments_ptr + segment * COLUMNS
-    end = tl.load(spot + 4)
+    splits = (tl.load(spot + 4) + SPLIT - 1) // SPLIT
     if segment < requests:
-        end += tl.load(spot + 1)
-    splits = (end + SPLIT - 1) // SPLIT
+        splits = tl.load(rows_ptr + 2 * queries + query) // SPLIT + 1
     if splits <= 1:
         return
-    if segment < requests:  # later splits of a trunk hold nothing that this row sees
-        splits = tl.load(rows_ptr + 2 * queries + query) // SPLIT + 1
     at = tl.arange(0, D)
     mask = at < dim
     place = query.to(tl.int64) * heads + head
@@ -258,43 +276,53 @@ def merge_kernel(
     tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def place_keys(
+def place(
     k: Tensor,
     v: Tensor,
     rows: Tensor,
     slots: KeySlots,
-    freq: Tensor,
-    scale: Tensor | None,
+    turn: Rotary,
+    k_scale: Tensor | None,
     eps: float,
-) -> None:
-    """Launch `fork_attention.place_keys` on CUDA."""
-    _turn(k, v, rows, slots, slots.fresh, freq, scale, eps)
+    q: Tensor | None = None,
+    q_scale: Tensor | None = None,
+) -> Tensor | None:
+    """Launch `fork_attention.place` on CUDA."""
+    heads = 0 if q is None else q.shape[1]
+    out = torch.empty((k.shape[0], heads, k.shape[2]), dtype=k.dtype, device=k.device)
+    _turn(q, q_scale, k, v, k_scale, rows, slots, turn, out, eps)
+    return None if q is None else out
 
 
-def place_queries(
-    q: Tensor, rows: Tensor, freq: Tensor, scale: Tensor | None, eps: float
+def turned_queries(
+    q: Tensor, rows: Tensor, turn: Rotary, scale: Tensor | None, eps: float
 ) -> Tensor:
-    """Launch `fork_attention.place_queries` on CUDA."""
+    """Launch `fork_attention.turned_queries` on CUDA."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _turn(q, q, rows, None, out, freq, scale, eps)
+    _turn(q, scale, None, q, None, rows, None, turn, out, eps)
     return out
 
 
 def _turn(
-    x: Tensor, v: Tensor, rows: Tensor, slots: KeySlots | None, out: Tensor, freq: Tensor,
-    scale: Tensor | None, eps: float,
+    q: Tensor | None, q_scale: Tensor | None, k: Tensor | None, v: Tensor, k_scale: Tensor | None,
+    rows: Tensor, slots: KeySlots | None, turn: Rotary, out: Tensor, eps: float,
 ) -> None:  # fmt: skip
-    count, heads, dim = x.shape
-    keys = x if slots is None else slots.keys[0]
-    values = x if slots is None else slots.values[0]
-    apart = rows if slots is None else slots.apart
-    values_apart = rows if slots is None else slots.values_apart
-    turn_kernel[(triton.cdiv(count, TURN_ROWS), heads)](
-        x, v, rows, freq if scale is None else scale, freq, out, keys, values, apart,
-        values_apart, x.stride(0), x.stride(1), v.stride(0), v.stride(1), count, heads,
-        keys.shape[1], dim, freq.shape[0], eps,
-        KEYS=slots is not None, NORM=scale is not None, R=TURN_ROWS,
-        D=triton.next_power_of_2(dim), num_warps=4,
+    count, heads, dim = out.shape
+    kv = 0 if k is None else k.shape[1]
+    cos, sin = turn
+    # Where there are no queries, or no keys, nothing of theirs is looked at.
+    some = q if q is not None else v
+    places = (v, v, v, rows, rows)
+    if slots is not None:
+        apart = (slots.apart, slots.values_apart)
+        places = (slots.fresh, slots.keys[0], slots.values[0], *apart)
+    turn_kernel[(triton.cdiv(count, TURN_ROWS), heads + kv)](
+        some, v if k is None else k, v, rows, cos if q_scale is None else q_scale,
+        cos if k_scale is None else k_scale, cos, sin, v if q is None else out, *places,
+        some.stride(0), some.stride(1), v.stride(0), count, heads, kv,
+        1 if slots is None else slots.keys[0].shape[1], dim, cos.shape[1], eps,
+        NORM=q_scale is not None or k_scale is not None, R=TURN_ROWS,
+        D=triton.next_power_of_2(dim), num_warps=4, **early(v),
     )  # fmt: skip
 
 
@@ -319,7 +347,7 @@ def split_size(rows: int, steady: bool) -> int:
     """
     if steady:
         return 2048
-    return 512 if rows <= 512 else 1024 if rows <= 1024 else 1 << 24
+    return 512 if rows <= 512 else 1024 if rows <= 2560 else 1 << 24
 
 
 def plan(tables: Tables, heads: int, kv_heads: int, capacity: int, size: int) -> Lists:
@@ -373,13 +401,13 @@ def attend(
         dim**-0.5 * LOG2_E,
         GATE=gate is not None, READ=read, COLUMNS=COLUMNS, SPLIT=split,
         G=group, GROUP=padded, T=tile, N=size, D=width, STAGES=deep,
-        num_warps=8 if q.element_size() == 2 else 4,
+        num_warps=8 if q.element_size() == 2 else 4, **early(q),
     )  # fmt: skip
     if splits > 1:
         merge_kernel[(queries, heads)](
             part, mass, q if gate is None else gate, out, rows, tables.segments, requests,
             queries, *gates, heads, dim,
             GATE=gate is not None, COLUMNS=COLUMNS, SPLIT=split,
-            D=triton.next_power_of_2(dim), num_warps=2,
+            D=triton.next_power_of_2(dim), num_warps=2, **early(q),
         )  # fmt: skip
     return out

@@ -5,6 +5,9 @@ walk over the chunks comes twice. The first takes each trunk from its slot (or f
 the state before each chunk, leaves the checkpoint in the slot and the end where branches find it.
 The second takes those branches that have more than one chunk from their trunk's end. The read-out
 then looks up the state before each chunk: a branch's first chunk reads its trunk's end itself.
+
+A walk leaves most of the GPU idle, so a long stream's chunks are taken in stretches: trunks walk
+over one while the next, and the branches behind them, are prepared.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -20,83 +23,81 @@ from flashrt_policies.kernels.fork_delta import DeltaSlots
 from flashrt_policies.kernels.fork_stream import COLUMNS, Tables
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
 from flashrt_policies.kernels.gated_delta_triton import soft_plus, unit_inverse
-from flashrt_policies.kernels.launch import begin, early, side, stages
+from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 
 WALK_COLUMNS = 64  # columns of the state that one program of the walk holds
-TAPS_ROWS = 16
-PREPARE_WARPS = 8
+TAPS_ROWS, TAPS_WIDTH = 8, 1024
+PREPARE_WARPS = 4
 WALK_WARPS = 4
 READ_WARPS = 4
+# From this many rows on, chunks are taken in stretches.
+LONG, STRETCHES = 1024, 4
 
 
 @triton.jit
 def taps_kernel(
     proj_ptr, rows_ptr, window_ptr, apart_ptr, conv_ptr, out_ptr, count,
-    proj_row, key_heads, key_dim, dim, channels, l2_eps, scale,
-    TAPS: tl.constexpr, R: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
+    proj_row, key_heads, heads, key_dim, dim, channels, l2_eps, scale,
+    TAPS: tl.constexpr, R: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """R rows of one head of q, k or v: convolution, SiLU, and for q and k the norm."""
+    """R rows of H heads of q, k or v: convolution, SiLU, and for q and k the norm.
+
+    Taps are summed in the same order whether a row's past lies in the stream or in a window.
+    """
     begin(PDL)
-    head = tl.program_id(1)
-    row, at = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
-    used = tl.load(rows_ptr + 3 * count + row, mask=row < count, other=-1) >= 0
-    if tl.max(used.to(tl.int32), 0) == 0:
-        return
-    normed = head < 2 * key_heads
-    first = tl.where(
-        normed, head * key_dim, 2 * key_heads * key_dim + (head - 2 * key_heads) * dim
-    )
-    mask = at < tl.where(normed, key_dim, dim)
-    channel = first + at
-    acc = tl.zeros((R, D), tl.float32)
+    head, at = tl.program_id(1) * H + tl.arange(0, H), tl.arange(0, D)
+    normed = (head < 2 * key_heads)[:, None]
+    values = 2 * key_heads * key_dim + (head - 2 * key_heads) * dim
+    channel = tl.where(normed, (head * key_dim)[:, None], values[:, None]) + at[None, :]
+    mask = (at[None, :] < tl.where(normed, key_dim, dim)) & (head < 2 * key_heads + heads)[:, None]
+    weights = ()
     for tap in tl.static_range(TAPS):
-        # A row of the stream; below -1 a row of a slot's window; -1 nothing, before the text.
-        if tap == TAPS - 1:
-            source = tl.where(used, row, -1)
-        else:
-            past = rows_ptr + (4 + TAPS - 2 - tap) * count + row
-            source = tl.load(past, mask=used, other=-1)
-        x = tl.load(
-            proj_ptr + source[:, None].to(tl.int64) * proj_row + channel[None, :],
-            mask=mask[None, :] & (source >= 0)[:, None],
-            other=0.0,
-        ).to(tl.float32)
-        if tl.min(source, 0) < -1:
-            early_row = source < -1
-            code = tl.where(early_row, -2 - source, 0)
-            away = tl.load(apart_ptr + code // (TAPS - 1), mask=early_row, other=0)
-            spot = window_ptr + away + (code % (TAPS - 1)) * channels
-            x += tl.load(
-                spot[:, None] + channel[None, :],
-                mask=mask[None, :] & early_row[:, None],
-                other=0.0,
-            ).to(tl.float32)
         weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
-        acc = tl.fma(x, weight.to(tl.float32)[None, :], acc)
-    y = acc * tl.sigmoid(acc)
-    if normed:
-        share = tl.where(head < key_heads, scale, 1.0)
-        y = y * (tl.rsqrt(tl.sum(y * y, 1) + l2_eps) * share)[:, None]
-    spot = out_ptr + row[:, None].to(tl.int64) * channels + channel[None, :]
-    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask[None, :] & used[:, None])
+        weights = weights + (weight.to(tl.float32),)
+    unit = tl.where((head < key_heads)[:, None], scale, 1.0)
+    for ahead in tl.static_range(R):
+        row = tl.program_id(0) * R + ahead
+        used = tl.load(rows_ptr + 3 * count + row, mask=row < count, other=-1) >= 0
+        acc = tl.zeros((H, D), tl.float32)
+        for tap in tl.static_range(TAPS):
+            # A row of the stream; below -1 a row of a slot's window; -1 nothing, before the text.
+            if tap == TAPS - 1:
+                source = row
+            else:
+                past = rows_ptr + (4 + TAPS - 2 - tap) * count + row
+                source = tl.load(past, mask=row < count, other=-1)
+            spot = proj_ptr + source.to(tl.int64) * proj_row + channel
+            x = tl.load(spot, mask=mask & used & (source >= 0), other=0.0)
+            if tap < TAPS - 1:
+                code = -2 - tl.minimum(source, -2)
+                kept = used & (source < -1)
+                away = tl.load(apart_ptr + code // (TAPS - 1), mask=kept, other=0)
+                spot = window_ptr + away + code % (TAPS - 1) * channels + channel
+                x += tl.load(spot, mask=mask & kept, other=0.0)  # one of the two is zero
+            acc = tl.fma(x.to(tl.float32), weights[tap], acc)
+        y = acc * tl.sigmoid(acc)
+        length = tl.rsqrt(tl.sum(y * y, 1) + l2_eps)[:, None]
+        y = y * tl.where(normed, length * unit, 1.0)
+        spot = out_ptr + row.to(tl.int64) * channels + channel
+        tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask & used)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=['begin_at'])
 def prepare_kernel(
     mixed_ptr, proj_ptr, counts_ptr, chunks_ptr, segments_ptr, decay_ptr, bias_ptr,
-    turn_ptr, gain_ptr, ask_ptr, own_ptr, last_ptr,
-    proj_row, requests, channels, key_heads, heads, key_dim, dim,
+    turn_ptr, keys_ptr, new_ptr, ask_ptr, own_ptr, last_ptr,
+    proj_row, requests, channels, key_heads, heads, key_dim, dim, begin_at,
     COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     EXACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one value head: what it does to a state and what it reads from it.
 
-    Writes, with w and u the solution of the chunk's system for keys and values and k' the keys
-    decayed to the chunk's end, ask Q [C, K] and own O [C, V]; and where a state goes on behind
-    the chunk, turn R [K, K] = -w^T k', gain G^T [V, K] = u^T k' and last, its whole decay a.
+    Writes, with w and u the solution of the chunk's system for keys and values, ask Q [C, K] and
+    own O [C, V]; and where a state goes on behind the chunk, keys k' [C, K], decayed to its end,
+    new u [C, V], turn R [K, K] = -w^T k' and last, the chunk's whole decay a.
     """
     begin(PDL)
-    chunk, head = tl.program_id(0), tl.program_id(1)
+    chunk, head = begin_at + tl.program_id(0), tl.program_id(1)
     if chunk >= tl.load(counts_ptr + 3):
         return
     segment, order = tl.load(chunks_ptr + 2 * chunk), tl.load(chunks_ptr + 2 * chunk + 1)
@@ -128,52 +129,64 @@ def prepare_kernel(
     system = tl.dot(k, tl.trans(k), input_precision='tf32x3') * fade * beta[:, None]
     solve = unit_inverse(tl.where(i[:, None] > i[None, :], system, 0.0), C, EXACT)
     inner = (tl.dot(q, tl.trans(k), input_precision='tf32x3') * fade).to(kind)
+    by_key = slot * C * K + i[:, None] * K + at_k[None, :]
+    by_value = slot * C * V + i[:, None] * V + at_v[None, :]
+    goes_on = (segment < requests) | ((order + 1) * C < count)
+
+    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3').to(kind)
+    tl.store(new_ptr + by_value, u, mask=goes_on)
+    own = tl.dot(inner, u, input_precision='tf32x3')
+    tl.store(own_ptr + by_value, own.to(kind))
 
     w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k, input_precision='tf32x3')
     w = w.to(kind)
     ask = q.to(tl.float32) * tl.exp(g)[:, None] - tl.dot(inner, w, input_precision='tf32x3')
-    tl.store(ask_ptr + slot * C * K + i[:, None] * K + at_k[None, :], ask.to(kind))
-    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3').to(kind)
-    own = tl.dot(inner, u, input_precision='tf32x3')
-    tl.store(own_ptr + slot * C * V + i[:, None] * V + at_v[None, :], own.to(kind))
-    if (segment < requests) | ((order + 1) * C < count):
+    tl.store(ask_ptr + by_key, ask.to(kind))
+    if goes_on:
         k_end = (k.to(tl.float32) * tl.exp(last - g)[:, None]).to(kind)
+        tl.store(keys_ptr + by_key, k_end)
         turn = -tl.dot(tl.trans(w), k_end, input_precision='tf32x3')
         tl.store(turn_ptr + slot * K * K + at_k[:, None] * K + at_k[None, :], turn.to(kind))
-        gain = tl.dot(tl.trans(u), k_end, input_precision='tf32x3')
-        tl.store(gain_ptr + slot * V * K + at_v[:, None] * K + at_k[None, :], gain.to(kind))
         tl.store(last_ptr + slot, tl.exp(last))
 
 
 @triton.jit
 def walk(
-    state, turn_ptr, gain_ptr, last_ptr, before_ptr, head, heads, first, begin_at, end, at_k, at_v,
-    K: tl.constexpr, V: tl.constexpr, STAGES: tl.constexpr,
+    state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, begin_at, end,
+    at_k, at_v, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Take the state [N, K] over chunks begin_at .. end of a segment; keep it before each."""
     kind = before_ptr.dtype.element_ty
+    i = tl.arange(0, C)
     square = at_k[:, None] * K + at_k[None, :]
+    by_key = i[:, None] * K + at_k[None, :]
+    by_value = i[:, None] * V + at_v[None, :]
     tile = at_v[:, None] * K + at_k[None, :]
+    fade = tl.load(last_ptr + (first + begin_at) * heads + head, mask=begin_at < end, other=1.0)
     for order in tl.range(begin_at, end, num_stages=STAGES):
         slot = ((first + order) * heads + head).to(tl.int64)
+        # The next chunk's decay is on its way while this one is computed.
+        after = tl.load(last_ptr + slot + heads, mask=order + 1 < end, other=1.0)
         turn = tl.load(turn_ptr + slot * K * K + square)
-        gain = tl.load(gain_ptr + slot * V * K + tile)
-        fade = tl.load(last_ptr + slot)
+        keys = tl.load(keys_ptr + slot * C * K + by_key)
+        new = tl.load(new_ptr + slot * C * V + by_value)
         low = state.to(kind)
         tl.store(before_ptr + slot * V * K + tile, low)
-        state = tl.fma(state, fade, gain.to(tl.float32))
+        state = tl.dot(tl.trans(new), keys, state * fade, input_precision='tf32x3')
         state = tl.dot(low, turn, state, input_precision='tf32x3')
+        fade = after
     return state
 
 
-@triton.jit
+@triton.jit(do_not_specialize=['begin_at', 'end_at'])
 def trunk_kernel(
-    turn_ptr, gain_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, state_ptr, state_apart_ptr,
-    proj_ptr, window_ptr, window_apart_ptr, proj_row, channels, heads, key_dim, dim,
+    turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, state_ptr,
+    state_apart_ptr, proj_ptr, window_ptr, window_apart_ptr, proj_row, channels, heads, key_dim,
+    dim, begin_at, end_at,
     COLUMNS: tl.constexpr, TAPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     N: tl.constexpr, SHARE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One trunk's head and N columns of its state [N, K], from its slot to its end.
+    """One trunk's head and N columns of its state [N, K], over the chunks of one stretch.
 
     At the mark the state goes to the slot, and SHARE channels of the window before it.
     """
@@ -181,38 +194,44 @@ def trunk_kernel(
     request, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     spot = segments_ptr + request * COLUMNS
     start, count, slot = tl.load(spot), tl.load(spot + 1), tl.load(spot + 2)
-    position, mark, first = tl.load(spot + 3), tl.load(spot + 5), tl.load(spot + 6)
-    if (count == 0) & (position == 0):
+    position, mark, first = tl.load(spot + 3), tl.load(spot + 5) // C, tl.load(spot + 6)
+    low, high = tl.maximum(begin_at - first, 0), tl.minimum(tl.cdiv(count, C), end_at - first)
+    # A trunk that is wholly in its slot has no chunk, but branches still look for its end.
+    whole = (count == 0) & (position > 0) & (begin_at == 0)
+    if (low >= high) & (whole == 0):
         return
     at_k, at_v = tl.arange(0, K), part * N + tl.arange(0, N)
     in_state = (at_k < key_dim)[None, :] & (at_v < dim)[:, None]
-    tile = at_k[None, :] * dim + at_v[:, None]
     live = state_ptr + tl.multiple_of(tl.load(state_apart_ptr + slot), 16)
-    live += head * key_dim * dim + tile
-    state = tl.load(live, mask=in_state & (position > 0), other=0.0)  # [N, K], float32
+    live += head * key_dim * dim + at_k[None, :] * dim + at_v[:, None]
+    end = ends_ptr + (request * heads + head).to(tl.int64) * V * K
+    end += at_v[:, None] * K + at_k[None, :]
+    fresh = low == 0
+    state = tl.load(live, mask=in_state & fresh & (position > 0), other=0.0)  # float32
+    state += tl.load(end, mask=(low > 0) & in_state, other=0.0)
+    middle = tl.minimum(tl.maximum(mark, low), high)
     state = walk(
-        state, turn_ptr, gain_ptr, last_ptr, before_ptr, head, heads, first, 0, mark // C,
-        at_k, at_v, K, V, STAGES,
+        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, low, middle,
+        at_k, at_v, C, K, V, STAGES,
     )  # fmt: skip
-    if mark > 0:
+    if (mark > low) & (mark <= high):
         tl.store(live, state, mask=in_state)
         channel = (head * tl.num_programs(2) + part) * SHARE + tl.arange(0, SHARE)
         window = window_ptr + tl.load(window_apart_ptr + slot)
         for tap in tl.static_range(TAPS - 1):
-            source = (start + mark - (TAPS - 1) + tap).to(tl.int64) * proj_row
+            source = (start + mark * C - (TAPS - 1) + tap).to(tl.int64) * proj_row
             x = tl.load(proj_ptr + source + channel, mask=channel < channels, other=0.0)
             tl.store(window + tap * channels + channel, x, mask=channel < channels)
     state = walk(
-        state, turn_ptr, gain_ptr, last_ptr, before_ptr, head, heads, first, mark // C,
-        tl.cdiv(count, C), at_k, at_v, K, V, STAGES,
+        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, middle, high,
+        at_k, at_v, C, K, V, STAGES,
     )  # fmt: skip
-    end = ends_ptr + (request * heads + head).to(tl.int64) * V * K
-    tl.store(end + at_v[:, None] * K + at_k[None, :], state)
+    tl.store(end, state)
 
 
 @triton.jit
 def branch_kernel(
-    turn_ptr, gain_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, requests, heads,
+    turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, requests, heads,
     COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, N: tl.constexpr,
     STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -228,8 +247,8 @@ def branch_kernel(
     tile = at_v[:, None] * K + at_k[None, :]
     state = tl.load(ends_ptr + (trunk * heads + head).to(tl.int64) * V * K + tile)
     state = walk(
-        state, turn_ptr, gain_ptr, last_ptr, before_ptr, head, heads, first, 0, chunks - 1,
-        at_k, at_v, K, V, STAGES,
+        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, 0,
+        chunks - 1, at_k, at_v, C, K, V, STAGES,
     )  # fmt: skip
     slot = ((first + chunks - 1) * heads + head).to(tl.int64)
     tl.store(before_ptr + slot * V * K + tile, state.to(before_ptr.dtype.element_ty))
@@ -295,45 +314,59 @@ def mix(
         return torch.empty((chunks, heads, *shape), dtype=dtype, device=proj.device)
 
     mixed = torch.empty((count, channels), dtype=proj.dtype, device=proj.device)
-    taps_kernel[(triton.cdiv(count, TAPS_ROWS), 2 * key_heads + heads)](
+    width = triton.next_power_of_2(max(key_dim, dim))
+    together = max(1, TAPS_WIDTH // width)
+    taps_kernel[(triton.cdiv(count, TAPS_ROWS), triton.cdiv(2 * key_heads + heads, together))](
         proj, rows, slots.window[0], slots.window_apart, conv, mixed, count,
-        proj.stride(0), key_heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
-        TAPS=taps, R=TAPS_ROWS, D=triton.next_power_of_2(max(key_dim, dim)),
-        num_warps=4, **early(proj),
+        proj.stride(0), key_heads, heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
+        TAPS=taps, R=TAPS_ROWS, H=together, D=width, num_warps=4, **early(proj),
     )  # fmt: skip
     n = sizes.chunks
-    turn, gain, before = scratch(n, k, k), scratch(n, v, k), scratch(n, v, k)
-    ask, own = scratch(n, CHUNK, k), scratch(n, CHUNK, v)
+    turn, before = scratch(n, k, k), scratch(n, v, k)
+    keys, new, ask, own = (scratch(n, CHUNK, side_) for side_ in (k, v, k, v))
     last = scratch(n, dtype=torch.float32)
     ends = scratch(sizes.requests, v, k, dtype=torch.float32)
-    prepare_kernel[(n, heads)](
-        mixed, proj, tables.counts, tables.chunks, tables.segments, decay, bias,
-        turn, gain, ask, own, last,
-        proj.stride(0), sizes.requests, channels, key_heads, heads, key_dim, dim,
-        COLUMNS=COLUMNS, C=CHUNK, K=k, V=v,
-        EXACT='tf32' if proj.element_size() == 2 else 'tf32x3',
-        num_warps=PREPARE_WARPS, num_stages=1, **early(proj),
-    )  # fmt: skip
     columns = min(v, WALK_COLUMNS)
     parts = v // columns
-    deep = stages(proj, k * (k + columns), 4)
-    trunk_kernel[(sizes.requests, heads, parts)](
-        turn, gain, last, before, ends, tables.segments, slots.recurrent[0],
-        slots.recurrent_apart, proj, slots.window[0], slots.window_apart,
-        proj.stride(0), channels, heads, key_dim, dim,
-        COLUMNS=COLUMNS, TAPS=taps, C=CHUNK, K=k, V=v, N=columns,
-        SHARE=triton.next_power_of_2(triton.cdiv(channels, heads * parts)),
-        STAGES=deep, num_warps=WALK_WARPS, **early(proj),
-    )  # fmt: skip
+    deep = stages(proj, k * k + CHUNK * (k + columns), 3)
+    share = triton.next_power_of_2(triton.cdiv(channels, heads * parts))
+    # As many chunks as rows fill; the last stretch takes what segments of few rows add to them.
+    stretch = triton.cdiv(count // CHUNK, STRETCHES) if count >= LONG else n
+    lows = range(0, n, stretch)[:STRETCHES]
+    cuts = list(zip(lows, [*lows[1:], n], strict=True))
+    how = early(proj) if len(cuts) == 1 else {'PDL': 0}
+
+    def prepare(low: int, high: int) -> None:
+        prepare_kernel[(high - low, heads)](
+            mixed, proj, tables.counts, tables.chunks, tables.segments, decay, bias,
+            turn, keys, new, ask, own, last,
+            proj.stride(0), sizes.requests, channels, key_heads, heads, key_dim, dim, low,
+            COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, EXACT=proj.element_size() == 4,
+            num_warps=PREPARE_WARPS, num_stages=1, **how,
+        )  # fmt: skip
+
+    def trunks(low: int, high: int) -> None:
+        trunk_kernel[(sizes.requests, heads, parts)](
+            turn, keys, new, last, before, ends, tables.segments, slots.recurrent[0],
+            slots.recurrent_apart, proj, slots.window[0], slots.window_apart,
+            proj.stride(0), channels, heads, key_dim, dim, low, high,
+            COLUMNS=COLUMNS, TAPS=taps, C=CHUNK, K=k, V=v, N=columns, SHARE=share,
+            STAGES=deep, num_warps=WALK_WARPS, **how,
+        )  # fmt: skip
+
+    with Aside(proj.device, proj.is_cuda and len(cuts) > 1) as aside:
+        for cut in cuts:
+            prepare(*cut)
+            aside.run(trunks, *cut)
     branch_kernel[(sizes.branches, heads, parts)](
-        turn, gain, last, before, ends, tables.segments, sizes.requests, heads,
+        turn, keys, new, last, before, ends, tables.segments, sizes.requests, heads,
         COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, N=columns, STAGES=min(deep, 2),
-        num_warps=WALK_WARPS, **early(proj),
+        num_warps=WALK_WARPS, **how,
     )  # fmt: skip
     out = torch.empty((count, heads * dim), dtype=proj.dtype, device=proj.device)
     read_kernel[(n, heads)](
         before, ends, ask, own, proj, norm, tables.counts, tables.chunks, tables.segments, out,
         proj.stride(0), sizes.requests, channels, heads, dim, eps,
-        COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, num_warps=READ_WARPS, num_stages=1, **early(proj),
+        COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, num_warps=READ_WARPS, num_stages=1, **how,
     )  # fmt: skip
     return out

@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from flashrt_policies.hybrid_lm.fork.engine import ForkEngine, family
+from flashrt_policies.hybrid_lm.fork.engine import ForkEngine
 from flashrt_policies.hybrid_lm.fork.request import Branch, Request
 from flashrt_policies.hybrid_lm.weights import allocate, slots
 from flashrt_ros.bench import decide, report
 from flashrt_ros.contract.context import Context
 
 CASES = Path(__file__).resolve().parents[1] / 'policies_fork' / 'fork_kernel_cases.py'
-WORKERS = 8
+WORKERS = 10
 results: dict[str, Any] = {}
 made: dict[str, Any] = {}
 log: list[str] = []
@@ -64,21 +64,40 @@ def engine(deterministic: bool = False) -> ForkEngine:
 
 
 def warm() -> None:
-    """Compile everything into the cache: each worker captures some streams."""
-    streams = family(decide.LARGEST)
+    """Compile everything into the cache, a share in each of several processes."""
     call = [sys.executable, str(Path(__file__)), str(made['out']), '--worker']
     workers = [
-        subprocess.Popen([*call, *map(str, streams[i::WORKERS])], stdout=subprocess.DEVNULL)
-        for i in range(WORKERS)
+        subprocess.Popen([*call, str(index)], stdout=subprocess.DEVNULL)
+        for index in range(WORKERS)
     ]
     say('workers', [worker.wait() for worker in workers])
 
 
-def worker(streams: list[int]) -> None:
-    """Capture these streams in both modes and leave."""
-    on = decide.Bench('cuda', 16384 + 128, tuple(sorted(streams)))
-    on.engine()
-    on.engine(deterministic=True)
+def worker(index: int) -> None:
+    """Note every launch of both engines without launching any, and compile a share of them."""
+    from triton.runtime.jit import JITFunction
+
+    seen: dict[str, Any] = {}
+    inner = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        shapes = [x.dtype if isinstance(x, torch.Tensor) else _kind(x) for x in args]
+        seen.setdefault(f'{self.fn.__name__} {shapes} {kwargs}', (self, args, grid, kwargs))
+
+    JITFunction.run = run
+    on = decide.Bench('cuda', 16384 + 128)
+    engines = (on.engine(), on.engine(deterministic=True))
+    JITFunction.run = inner
+    for kernel, args, grid, kwargs in list(seen.values())[index::WORKERS]:
+        kernel.run(*args, grid=grid, warmup=True, **kwargs)
+    del engines
+
+
+def _kind(value: Any) -> object:
+    """What Triton specialises an argument for."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return 1 if value == 1 else value % 16 == 0
+    return type(value).__name__
 
 
 def kernels() -> None:
@@ -253,7 +272,7 @@ def main() -> int:
     parser.add_argument('out', type=Path)
     parser.add_argument('--only', nargs='*', default=list(PARTS))
     parser.add_argument('--device', default='cuda')
-    parser.add_argument('--worker', nargs='*', type=int)
+    parser.add_argument('--worker', type=int)
     args = parser.parse_args()
     if args.worker is not None:
         worker(args.worker)

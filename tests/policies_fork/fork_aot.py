@@ -46,11 +46,13 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
             )  # fmt: skip
             keys = new(kv, 8192, dim)
             place = KeySlots([keys], [keys], apart, apart, new(2, kv, count, dim))
-            freq, scale = new(32, kind=wide), new(dim, kind=wide)
+            scale = new(dim, kind=wide)
             q, gate = new(count, heads, 2 * dim).split(dim, -1)
             k = new(count, kv, dim)
-            fork_attention_triton.place_keys(k, k, rows, place, freq, scale, 1e-6)
-            turned = fork_attention_triton.place_queries(q, rows, freq, scale, 1e-6)
+            turn = (new(count, 32, kind=wide), new(count, 32, kind=wide))
+            turned = fork_attention_triton.place(k, k, rows, place, turn, scale, 1e-6, q, scale)
+            fork_attention_triton.place(k, k, rows, place, turn, scale, 1e-6)
+            fork_attention_triton.turned_queries(q, rows, turn, scale, 1e-6)
             lists = fork_attention_triton.plan(tables, heads, kv, 8192, 2)
             for read in (False, True):
                 fork_attention_triton.attend(turned, tables, rows, place, gate, lists, read)

@@ -139,9 +139,11 @@ def delta(d: Any) -> Iterator[tuple[str, float]]:
         here = fork_delta.DeltaSlots(
             windows, states, fork_stream.offsets(windows), fork_stream.offsets(states)
         )
-        got = fork_delta_triton.mix(
-            proj, t.here, t.rows, here, conv, decay, bias, norm, 1e-6, dims
-        )
+        # Stretches, as in long streams, for some.
+        with mock.patch.object(fork_delta_triton, 'LONG', 128 if taps == 4 else 1 << 20):
+            got = fork_delta_triton.mix(
+                proj, t.here, t.rows, here, conv, decay, bias, norm, 1e-6, dims
+            )
         name = f'delta {t.used} rows {dims}'
         yield name, error(got[: t.used], want.double())
         for a, b in zip(states, there.recurrent, strict=True):
@@ -184,11 +186,14 @@ def attention(d: Any) -> Iterator[tuple[str, float]]:
             return None if x is None else x[:used].cpu().float()
 
         scale = [None if s is None else s.cpu() for s in scales]
-        args = (freq.cpu(), scale[1], 1e-6)
-        fork_attention.place_keys(low(k), low(v), t.there_rows, there, *args)
-        want = fork_attention.place_queries(low(q), t.there_rows, freq.cpu(), scale[0], 1e-6)
-        triton_path.place_keys(k, v, t.rows, here, freq, scales[1], 1e-6)
-        turned = triton_path.place_queries(q, t.rows, freq, scales[0], 1e-6)
+        turn = fork_attention.rotary(t.there_rows, freq.cpu())
+        want = fork_attention.place(
+            low(k), low(v), t.there_rows, there, turn, scale[1], 1e-6, low(q), scale[0]
+        )
+        turn = fork_attention.rotary(t.rows, freq)
+        turned = triton_path.place(k, v, t.rows, here, turn, scales[1], 1e-6, q, scales[0])
+        apart = triton_path.turned_queries(q, t.rows, turn, scales[0], 1e-6)
+        assert torch.equal(apart[: t.used], turned[: t.used])
         yield f'queries {heads}x{dim}', error(turned[: t.used], want.double())
         for a, b in zip(buffers, copies, strict=True):
             yield f'keys {heads}x{dim}', error(a, b.double())

@@ -38,14 +38,14 @@ Tail = Callable[[Tables, Tensor], None]
 
 
 def family(largest: int) -> tuple[int, ...]:
-    """Return stream capacities up to `largest` rows, each at most an eighth above the last.
+    """Return stream capacities up to `largest` rows; most leave at most an eighth unused.
 
-    Below a thousand rows a pass is bound by its weights and launches: steps of 128 suffice.
+    Wide streams are bound by arithmetic, which padding costs, so they stand closer.
     """
     found, size = [], CHUNK
     while size < largest:
         found.append(size)
-        size += CHUNK if size < 256 else max(128, 1 << (size.bit_length() - 4))
+        size += CHUNK if size < 1024 else 128 if size < 4096 else 512
     return (*found, largest)
 
 

@@ -17,7 +17,7 @@ from flashrt_policies.hybrid_lm.fork.slots import Slots
 from flashrt_policies.hybrid_lm.weights import FullLayer, LinearLayer, Weights
 from flashrt_policies.kernels import fork_attention, fork_delta, fork_head, fork_stream
 from flashrt_policies.kernels.activation import silu_mul
-from flashrt_policies.kernels.fork_attention import KeySlots, Lists
+from flashrt_policies.kernels.fork_attention import KeySlots, Lists, Rotary
 from flashrt_policies.kernels.fork_delta import DeltaSlots
 from flashrt_policies.kernels.fork_stream import Tables
 from flashrt_policies.kernels.linear import gated, linear, project
@@ -130,6 +130,8 @@ class Work:
         read_rows: int32 [4 + W - 1, B], those of the rows that are read.
         lists: work lists of attention.
         fresh: [2, KV, M, D], keys and values of branches; one layer's at a time.
+        turn: cosines and sines of the rows' rotations.
+        read_turn: those of the rows that are read.
     """
 
     tables: Tables
@@ -137,6 +139,8 @@ class Work:
     read_rows: Tensor
     lists: Lists
     fresh: Tensor
+    turn: Rotary
+    read_turn: Rotary
 
 
 def mix_linear(
@@ -170,10 +174,14 @@ def mix_full(on: Stage, layer: FullLayer, h: Tensor, work: Work, index: int, rea
     k, v = kv.unflatten(1, (2 * c.kv_heads, dim)).split(c.kv_heads, dim=1)
     keys, values, apart, values_apart = on.keys[index]
     slots = KeySlots(keys, values, apart, values_apart, work.fresh)
-    fork_attention.place_keys(k, v, work.rows, slots, on.freq, layer.k_norm, c.eps)
     q = q.unflatten(1, (c.heads, width))
     gate = q[..., dim:] if c.gated else None
-    turned = fork_attention.place_queries(q[..., :dim], rows, on.freq, layer.q_norm, c.eps)
+    q = q[..., :dim]
+    turned = fork_attention.place(
+        k, v, work.rows, slots, work.turn, layer.k_norm, c.eps, None if read else q, layer.q_norm
+    )
+    if turned is None:
+        turned = fork_attention.turned_queries(q, rows, work.read_turn, layer.q_norm, c.eps)
     o = fork_attention.attend(turned, work.tables, rows, slots, gate, work.lists, read)
     return o.reshape(o.shape[0], -1)
 
@@ -192,7 +200,9 @@ def run(on: Stage, tables: Tables, logits: Tensor) -> None:
     lists = fork_attention.plan(
         tables, c.heads, c.kv_heads, on.histories[0].shape[1], fresh.element_size()
     )
-    work = Work(tables, rows, rows.index_select(1, tables.reads.long()), lists, fresh)
+    read_rows = rows.index_select(1, tables.reads.long())
+    turns = (fork_attention.rotary(rows, on.freq), fork_attention.rotary(read_rows, on.freq))
+    work = Work(tables, rows, read_rows, lists, fresh, *turns)
     x = fork_stream.embed(tables, rows, weights.embed, on.histories, on.histories_apart)
     scales = [layer.norm_in for layer in weights.layers] + [weights.norm]
     h = add_rms_norm(x, None, scales[0], c.eps)

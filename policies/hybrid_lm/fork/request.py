@@ -100,22 +100,23 @@ def check(request: Request, vocab: int, longest: int) -> Checked:
     """
     if not request.branches:
         raise ForkError('a request has no branches; want one or more')
-    state = _tokens(request.state, vocab, 'the state')
+    state = _tokens(request.state, 'the state')
     if len(state) > longest:
         raise ForkError(f'the state has {len(state)} tokens; want 1 to {longest}')
-    branches = [_tokens(branch.tokens, vocab, 'a branch') for branch in request.branches]
-    options = [_tokens(branch.options, vocab, 'the options') for branch in request.branches]
+    branches = [_tokens(branch.tokens, 'a branch') for branch in request.branches]
+    options = [_tokens(branch.options, 'the options') for branch in request.branches]
+    every = np.concatenate([state, *branches, *options])
+    low, high = int(every.min()), int(every.max())
+    if low < 0 or high >= vocab:
+        raise ForkError(f'token {low if low < 0 else high}; want 0 to {vocab - 1}')
     return Checked(state, branches, options, request.keep)
 
 
-def _tokens(tokens: Tokens, vocab: int, what: str) -> NDArray[np.int32]:
+def _tokens(tokens: Tokens, what: str) -> NDArray[np.int32]:
     try:
         found = np.asarray(tokens, dtype=np.int32)
     except (TypeError, ValueError, OverflowError):
         raise ForkError(f'{what}: no list of tokens; want integers') from None
     if found.ndim != 1 or not len(found):
         raise ForkError(f'{what}: {found.shape} tokens; want a list of one or more')
-    low, high = int(found.min()), int(found.max())
-    if low < 0 or high >= vocab:
-        raise ForkError(f'{what}: token {low if low < 0 else high}; want 0 to {vocab - 1}')
     return found
