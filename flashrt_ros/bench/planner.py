@@ -248,7 +248,7 @@ def measure(
     longest = 2048 if cpu else 32768
     runs = 3 if cpu else 40
     bench = Bench(device, longest + 512)
-    rows = cold_rows(bench, [n for n in (2048, 4096, 8192, 16384) if n < longest], runs)
+    rows = cold_rows(bench, [n for n in (2048, 4096, 8192, 16384) if n <= longest], runs)
     warm = [n for n in (2048, 4096, 8192, 16384, 32768) if n <= longest]
     rows += warm_rows(bench, warm, runs)
     rows.append(decode_row(bench, 2048, runs))
