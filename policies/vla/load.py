@@ -107,9 +107,12 @@ def build(
     periods = (
         float(folder.config.get('min_period', 4e-3)), float(folder.config.get('max_period', 4.0)),
     )  # fmt: skip
+    every = int(folder.config.get('self_attn_every_n_layers', 2))
+    if 'cross' not in folder.config.get('attention_mode', 'cross_attn'):
+        every = 1
     network = kind(
         source, sizes, len(folder.cameras), folder.prompt_tokens, folder.horizon, folder.steps,
-        periods, float8,
+        periods, float8, max(0, every),
     )  # fmt: skip
     return network, source.finish(idle)
 

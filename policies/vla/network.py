@@ -45,6 +45,7 @@ class Network:
         steps: Euler steps.
         periods: shortest and longest period of the time's sines.
         float8: store the expert's products in one byte a number.
+        every: SmolVLA: one of so many layers attends to the actions as well; 0 = none.
     """
 
     prefix: Prefix
@@ -65,8 +66,9 @@ class Network:
         steps: int,
         periods: tuple[float, float],
         float8: bool = False,
+        every: int = 2,
     ) -> None:
-        self.float8 = float8
+        self.float8, self.every = float8, every
         self.sizes, self.views, self.prompt = sizes, views, prompt
         self.horizon, self.steps = horizon, steps
         self.dtype = source.dtype

@@ -10,6 +10,7 @@ from flashrt_policies.kernels.vla_linear import project
 from flashrt_policies.kernels.vla_matrix import Matrix
 from flashrt_policies.vla import sizes as names
 from flashrt_policies.vla.expert import Expert, take_norm
+from flashrt_policies.vla.mixing import Mixing
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.tensors import Source
 from flashrt_policies.vla.text import Prefix
@@ -40,26 +41,17 @@ class Pi0(PaliGemma):
 
     def _build(self, source: Source, times: Tensor) -> None:
         self._take_prefix(source)
-        width, action, wide = self.sizes.expert.width, self.sizes.action, torch.float32
+        width, wide = self.sizes.expert.width, torch.float32
         self.expert = Expert(source, names.PI_EXPERT, self.sizes.expert, True, float8=self.float8)
         self.norm = take_norm(source, f'{names.PI_EXPERT}norm', width, None, times, 1.0)
         self.state = Matrix(source.take('model.state_proj.weight', width, self.sizes.state))
         self.state_bias = source.take('model.state_proj.bias', width, dtype=wide)
-        first = source.take('model.action_in_proj.weight', width, action, dtype=wide)
-        bias = source.take('model.action_in_proj.bias', width, dtype=wide)
-        mix = source.take('model.action_time_mlp_in.weight', width, 2 * width, dtype=wide)
-        mixed = source.take('model.action_time_mlp_in.bias', width, dtype=wide)
-        # The two maps before the first activation are one, and the time's part is a constant.
-        self.inner = Matrix((mix[:, :width] @ first).to(self.dtype))
-        self.inner_bias = times @ mix[:, width:].mT + mix[:, :width] @ bias + mixed  # [S, W]
-        self.outer = Matrix(source.take('model.action_time_mlp_out.weight', width, width))
-        self.outer_bias = source.take('model.action_time_mlp_out.bias', width, dtype=wide)
+        self.mixing = Mixing(source, times, self.sizes.action)
 
     def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
         """Return the state's token and the actions' with the time mixed in."""
         first = project(state[None], self.state, self.state_bias)
-        h = project(x, self.inner, self.inner_bias[step], kind='silu')
-        return torch.cat((first, project(h, self.outer, self.outer_bias)))
+        return torch.cat((first, self.mixing(x, step)))
 
     def suffix_ranks(self, device: torch.device) -> Tensor:
         """The state does not see the actions; the actions see each other."""

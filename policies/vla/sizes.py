@@ -103,6 +103,11 @@ def read_sizes(family: str, source: Source) -> Sizes:
             f'the expert has heads {tuple(expert.heads)} and the language model '
             f'{tuple(text.heads)}; want the same: they attend to each other'
         )
+    if text.layers != expert.layers:
+        raise CheckpointError(
+            f'the expert has {expert.layers} layers and the language model {text.layers}; want '
+            'as many: each attends to its own'
+        )
     state = 0 if family == 'pi05' else source.shape('model.state_proj.weight')[1]
     action = source.shape('model.action_in_proj.weight')[1]
     return Sizes(tower, text, expert, source.shape(embedding(source, smol))[0], action, state)

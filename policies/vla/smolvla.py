@@ -1,4 +1,4 @@
-"""SmolVLA (Shukor et al., arXiv 2506.01844): a small expert, every other layer of it crossing.
+"""SmolVLA (Shukor et al., arXiv 2506.01844): a small expert, layers of it crossing.
 
 Crossing layers attend to the prefix alone, by keys and values that they make of the prefix's: the
 same for every Euler step, so they are made once, at the end of the prefix.
@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashrt_policies.kernels.vla_linear import project
-from flashrt_policies.kernels.vla_matrix import Matrix
 from flashrt_policies.vla import sizes as names
 from flashrt_policies.vla.expert import Expert, take_norm
+from flashrt_policies.vla.mixing import Mixing
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.tensors import Source
 from flashrt_policies.vla.text import Prefix
@@ -27,14 +26,14 @@ class SmolVla(Network):
     trailing = 1
     centred = False
     smol = True
-    every = 2  # of these layers one attends to the actions as well
 
     def _build(self, source: Source, times: Tensor) -> None:
-        sizes, wide = self.sizes, torch.float32
-        width, action = sizes.expert.width, sizes.action
+        sizes = self.sizes
+        width = sizes.expert.width
         self.words = source.take(names.embedding(source, True), sizes.vocabulary, sizes.text.width)
         self.prefix = Prefix(source, names.SMOL_TEXT, sizes.text, gemma=False)
-        crossing = frozenset(i for i in range(sizes.expert.layers) if i % self.every)
+        every = self.every
+        crossing = frozenset(i for i in range(sizes.expert.layers) if every < 1 or i % every)
         self.expert = Expert(
             source,
             names.SMOL_EXPERT,
@@ -46,14 +45,7 @@ class SmolVla(Network):
         self.norm = take_norm(source, f'{names.SMOL_EXPERT}norm', width, None, times, 0.0)
         self.state = source.take('model.state_proj.weight', sizes.text.width, sizes.state)
         self.state_bias = source.take('model.state_proj.bias', sizes.text.width)
-        first = source.take('model.action_in_proj.weight', width, action, dtype=wide)
-        bias = source.take('model.action_in_proj.bias', width, dtype=wide)
-        mix = source.take('model.action_time_mlp_in.weight', width, 2 * width, dtype=wide)
-        mixed = source.take('model.action_time_mlp_in.bias', width, dtype=wide)
-        self.inner = Matrix((mix[:, :width] @ first).to(self.dtype))
-        self.inner_bias = times @ mix[:, width:].mT + mix[:, :width] @ bias + mixed  # [S, W]
-        self.outer = Matrix(source.take('model.action_time_mlp_out.weight', width, width))
-        self.outer_bias = source.take('model.action_time_mlp_out.bias', width, dtype=wide)
+        self.mixing = Mixing(source, times, self.sizes.action)
 
     def embed(self, features: Tensor, words: Tensor, state: Tensor) -> Tensor:
         """Return image and prompt tokens times the root of their width, then the state's."""
@@ -68,8 +60,7 @@ class SmolVla(Network):
 
     def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
         """Return the actions' tokens with the time mixed in."""
-        h = project(x, self.inner, self.inner_bias[step], kind='silu')
-        return project(h, self.outer, self.outer_bias)
+        return self.mixing(x, step)
 
     def suffix_ranks(self, device: torch.device) -> Tensor:
         """An action sees those before it."""
