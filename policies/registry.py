@@ -22,7 +22,10 @@ FAMILIES: dict[str, str] = {'flow_vla': 'flashrt_policies.flow_vla.policy'}
 LEROBOT: dict[str, str] = dict.fromkeys(('pi0', 'pi05', 'smolvla'), 'flashrt_policies.vla.load')
 
 # Names of the checkpoints that ship with the package.
-SHIPPED: dict[str, str] = {'mt50': 'weights/mt50', 'drawer': 'weights/drawer'}
+SHIPPED: dict[str, str] = {'mt50': 'weights/mt50', 'drawer': 'weights/mt50'}
+
+# A name may stand for some skills of a policy: those that a planner in that scene chooses from.
+SKILLS: dict[str, tuple[str, ...]] = {'drawer': ('open the drawer', 'close the drawer')}
 
 
 def resolve(path_or_name: str | Path) -> Path:
@@ -54,7 +57,7 @@ def spec(path_or_name: str | Path) -> PolicySpec:
     if foreign is not None:
         found: PolicySpec = foreign[0].read_spec(folder, foreign[1])
         return found
-    return parse_spec(folder, read_config(folder)['spec'])
+    return _part(path_or_name, parse_spec(folder, read_config(folder)['spec']))
 
 
 def load(
@@ -87,8 +90,14 @@ def load(
             f'want one of {", ".join(sorted(FAMILIES))}'
         )
     module = importlib.import_module(FAMILIES[family])
-    policy: Policy = module.load(folder, config, parse_spec(folder, config['spec']), ctx, subgoal)
+    spec = _part(path_or_name, parse_spec(folder, config['spec']))
+    policy: Policy = module.load(folder, config, spec, ctx, subgoal)
     return policy
+
+
+def _part(name: str | Path, spec: PolicySpec) -> PolicySpec:
+    """Leave of `spec` the skills that a shipped name stands for."""
+    return dataclasses.replace(spec, skills=SKILLS.get(str(name), spec.skills))
 
 
 def _lerobot(folder: Path) -> tuple[Any, dict[str, Any]] | None:

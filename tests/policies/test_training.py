@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from flashrt_policies import registry
-from flashrt_policies.flow_vla.config import RecipeError
+from flashrt_policies import checkpoint, registry
+from flashrt_policies.flow_vla.config import FlowSizes, RecipeError
 from flashrt_policies.training import recipe as recipes
 from flashrt_policies.training.augment import Augmentation
 from flashrt_policies.training.data import DataError, Frames
@@ -190,17 +190,19 @@ def test_recipes_that_make_no_sense_are_refused(raw: object, reason: str) -> Non
 
 
 def test_the_shipped_recipe_is_valid_and_small() -> None:
-    """config/train_drawer.yaml parses and describes a network of 4 to 8 million parameters."""
+    """config/train_mt50.yaml parses and describes the network whose weights are shipped."""
     from flashrt_policies.base import PolicySpec
     from flashrt_policies.flow_vla.model import FlowVLA
 
-    made = recipes.load(Path(__file__).parents[2] / 'config' / 'train_drawer.yaml')
+    made = recipes.load(Path(__file__).parents[2] / 'config' / 'train_mt50.yaml')
     spec = PolicySpec(
         ('front', 'wrist'), (96, 96), 4, 4, made.horizon, 64, (-1.0,) * 4, (1.0,) * 4
     )
     with torch.device('meta'):
         model = FlowVLA(spec, made.model)
-    assert 4e6 < sum(parameter.numel() for parameter in model.parameters()) < 8e6
+    assert sum(parameter.numel() for parameter in model.parameters()) < 40e6
+    weights = Path(registry.__file__).parent / 'weights' / 'mt50'
+    assert FlowSizes.of(checkpoint.read_config(weights)['model']) == made.model
 
 
 def test_demonstrations_that_do_not_fit_are_refused() -> None:
