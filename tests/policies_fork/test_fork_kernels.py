@@ -56,10 +56,9 @@ def test_kernels_compile_ahead_of_time(
     sys.path[:0] = [str(HERE), str(HERE.parent / 'policies_lm')]
     import fork_aot
     import lm_aot
-    import test_lm_kernels
 
     if capability == 110:
-        ptxas = test_lm_kernels.blackwell_ptxas()
+        ptxas = lm_aot.blackwell_ptxas()
         if ptxas is None:
             pytest.skip('no ptxas of CUDA 13 (pip install nvidia-cuda-nvcc): sm_110 needs it')
         monkeypatch.setenv('TRITON_PTXAS_BLACKWELL_PATH', ptxas)

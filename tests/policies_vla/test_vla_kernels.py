@@ -73,8 +73,7 @@ def test_kernels_compile_ahead_of_time(
 ) -> None:
     """Every launch of the three families at full size compiles and fits the shared memory."""
     import vla_aot
-    from lm_aot import SHARED, compile_launch
-    from test_lm_kernels import blackwell_ptxas
+    from lm_aot import SHARED, blackwell_ptxas, compile_launch
 
     if capability == 110:
         ptxas = blackwell_ptxas()
