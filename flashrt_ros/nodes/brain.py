@@ -11,9 +11,9 @@ from flashrt_ros.control.planner_clock import PlannerClock
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes import policy_node as policy
 from flashrt_ros.nodes.desk import Desk
-from flashrt_ros.nodes.judging import asks, make_planner
+from flashrt_ros.nodes.judging import asks
 from flashrt_ros.nodes.params import Param
-from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, Stamp, due
+from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, Stamp, due, planner_of
 from flashrt_ros.nodes.spin import run
 
 PARAMS = (*policy.PARAMS, *PLANNER_PARAMS)
@@ -43,7 +43,7 @@ class Brain(policy.PolicyNode):
 
     def hosts(self, skills: Sequence[str], ctx: Any, mailbox: Any) -> dict[str, Any]:
         """Make the planner for what the policy can do; its state belongs to the capsules."""
-        self.planner = make_planner(self.p, skills, ctx, mailbox)
+        self.planner = planner_of(self.p, skills, ctx, mailbox)
         self.clock = PlannerClock()
         return {'planner': self.planner, 'planner/clock': self.clock}
 

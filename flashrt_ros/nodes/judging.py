@@ -6,7 +6,7 @@ Here policy side and model side meet; no rclpy. `desk` lets others ask the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flashrt_ros.control.mailbox import Mailbox
 
 RULES = 'rules'  # in place of a checkpoint: plan by rule
+SURE = 0.8  # how sure an answer must be to count
 CAPACITY = 2048  # tokens of the longest situation
 CHECKPOINT_BYTES = 32 << 20  # for the states that a next situation resumes
 
@@ -83,33 +84,43 @@ class ModelJudge:
 
 
 def make_planner(
-    params: Any, skills: Sequence[str], ctx: Context | None = None, mailbox: Mailbox | None = None
+    planner: str,
+    skills: Sequence[str],
+    *,
+    sure: float = SURE,
+    max_ticks: int = 0,
+    done_ticks: int = 1,
+    ctx: Context | None = None,
+    mailbox: Mailbox | None = None,
 ) -> Planner:
-    """Return the planner that a node's parameters ask for.
+    """Return a planner.
 
     Args:
-        params: `PLANNER_PARAMS`.
+        planner: shipped name or checkpoint of a language model, or `RULES`.
         skills: what the policy can do.
-        ctx: the device that policy and planner share, not frozen yet; None for a planner apart.
-        mailbox: where the policy reads its subgoal on that device.
+        sure: how sure an answer must be to count.
+        max_ticks: ticks after which a subgoal counts as failed; 0 = never.
+        done_ticks: by rule, ticks in a row a subgoal must be reached before it is over.
+        ctx: the device, not frozen yet; None = the CPU, for this planner alone.
+        mailbox: where the policy reads its subgoal on that device; None for a planner apart.
 
     Raises:
         CheckpointError: there is no such model.
     """
-    if params.planner == RULES:
-        return ScriptedPlanner(skills, params.done_ticks, params.subgoal_max_ticks)
+    if planner == RULES:
+        return ScriptedPlanner(skills, done_ticks, max_ticks)
     from flashrt_policies.planner_lm.decide import open_decider
     from flashrt_policies.planner_lm.handoff import HandOff
     from flashrt_ros.capsule.registry import Registry
     from flashrt_ros.contract.context import Context
 
-    ctx = ctx or Context(params.planner_device)
+    ctx = ctx or Context('cpu')
     hand_off = None
     if mailbox is not None:
         rows = np.stack([encode(skill, mailbox.length) for skill in skills])
         hand_off = HandOff(ctx, rows, mailbox.gather, mailbox.buffers)
     decider = open_decider(
-        params.planner,
+        planner,
         ctx,
         registry=Registry(ctx, CHECKPOINT_BYTES, keep=False),
         capacity=CAPACITY,
@@ -117,7 +128,7 @@ def make_planner(
         hand_off=hand_off,
     )
     judge = ModelJudge(decider, skills, hand_off, mailbox)
-    return DecidingPlanner(judge, skills, params.sure, params.subgoal_max_ticks)
+    return DecidingPlanner(judge, skills, sure, max_ticks)
 
 
 def asks(planner: Planner) -> bool:

@@ -18,9 +18,9 @@ from flashrt_ros.control.shelf import Shelf
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.base import Managed, answers
 from flashrt_ros.nodes.desk import Desk
-from flashrt_ros.nodes.judging import asks, make_planner
+from flashrt_ros.nodes.judging import asks
 from flashrt_ros.nodes.params import Param, declare
-from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, due
+from flashrt_ros.nodes.planning import PLANNER_PARAMS, Announcer, due, planner_of
 from flashrt_ros.nodes.scheduling import PROCESS_PARAMS
 from flashrt_ros.nodes.spin import run
 
@@ -65,7 +65,7 @@ class PlannerNode(Managed):
 
     def configure(self) -> None:
         """Make the planner and listen."""
-        self.planner: Planner = make_planner(self.p, self.skills())
+        self.planner: Planner = planner_of(self.p, self.skills())
         self._shelf: Shelf[tuple[dict, dict]] = Shelf('the planner', self.p.capsules)
         self.listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED)
         self.listen(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE)

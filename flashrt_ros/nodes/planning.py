@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from std_msgs.msg import String
@@ -10,11 +10,12 @@ from std_msgs.msg import String
 from flashrt_interfaces.msg import RobotState, Subgoal
 from flashrt_ros.control.planner import DONE, FAILED, NEXT, Facts, Planner
 from flashrt_ros.nodes import names, qos
+from flashrt_ros.nodes.judging import SURE, make_planner
 from flashrt_ros.nodes.params import Param
 
 PLANNER_PARAMS = (
     Param('planner', 'rules', 'who plans: shipped name, checkpoint, or "rules" for none'),
-    Param('sure', 0.8, 'how sure an answer must be to count', 0.5, 1.0),
+    Param('sure', SURE, 'how sure an answer must be to count', 0.5, 1.0),
     Param('decide_every', 8, 'control ticks from one round of questions to the next', 1, 1000),
     Param('decide_at', 4, 'the tick of them that is asked at', 0, 999),
     Param('planner_device', 'cpu', 'where a planner apart runs: cpu, cuda or cuda:N'),
@@ -22,6 +23,20 @@ PLANNER_PARAMS = (
     Param('subgoal_max_ticks', 400, 'ticks after which a subgoal has failed; 0 = never', 0, 10**6),
 )
 Stamp = tuple[int, int]  # episode and epoch
+
+
+def planner_of(
+    params: Any, skills: Sequence[str], ctx: Any = None, mailbox: Any = None
+) -> Planner:
+    """Return the planner that a node's `PLANNER_PARAMS` ask for; see `make_planner`."""
+    from flashrt_ros.contract.context import Context
+
+    if ctx is None and params.planner_device != 'cpu':
+        ctx = Context(params.planner_device)
+    return make_planner(
+        params.planner, skills, sure=params.sure, max_ticks=params.subgoal_max_ticks,
+        done_ticks=params.done_ticks, ctx=ctx, mailbox=mailbox,
+    )  # fmt: skip
 
 
 def due(params: Any, tick: int) -> bool:

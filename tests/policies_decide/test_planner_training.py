@@ -15,10 +15,11 @@ from flashrt_policies.planner_lm.decide import open_decider
 from flashrt_policies.planner_lm.questions import YesNo
 from flashrt_policies.planner_lm.training import recipe as recipes
 from flashrt_policies.planner_lm.training.batches import Batches, stream
-from flashrt_policies.planner_lm.training.delta import delta_rule, invert
+from flashrt_policies.planner_lm.training.delta import Inverse, delta_rule, invert
 from flashrt_policies.planner_lm.training.examples import Examples
 from flashrt_policies.planner_lm.training.loop import PlannerTrainer
 from flashrt_policies.planner_lm.training.measure import calibration_error, measure, summarise
+from flashrt_policies.planner_lm.training.network import CausalConv
 from flashrt_policies.planner_lm.training.run import export
 from flashrt_policies.planner_lm.training.words import Words, load
 
@@ -115,6 +116,17 @@ def test_the_delta_rule_has_the_runtimes_values_and_a_gradient() -> None:
         assert torch.allclose(end[0], state, atol=2e-5)
         out.sum().backward()
         assert torch.isfinite(k.grad).all()
+
+
+def test_gradients_written_out_are_right() -> None:
+    """The convolution's and the inverse's gradients agree with finite differences."""
+    torch.manual_seed(0)
+    series = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
+    taps = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(CausalConv.apply, (series, taps))
+    triangle = 0.3 * torch.randn(2, 32, 32, dtype=torch.float64)
+    triangle.requires_grad_(True)
+    assert torch.autograd.gradcheck(lambda a: Inverse.apply(a.tril(-1)), (triangle,))
 
 
 def test_the_inverse_of_a_triangle() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -41,7 +43,7 @@ def delta_rule(
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).tril()
     decay = (g[..., :, None] - g[..., None, :]).masked_fill(~lower, float('-inf')).exp()
     system = ((beta * k) @ k.mT * decay).tril(-1)
-    inverse = invert(system)
+    inverse: Tensor = Inverse.apply(system)
     u = inverse @ (beta * v)  # [N, HV, count, chunk, V]
     w = inverse @ (beta * k * g.exp()[..., None])
     inner = q @ k.mT * decay
@@ -49,12 +51,31 @@ def delta_rule(
     k = k * (g[..., -1:] - g).exp()[..., None]
     last = g[..., -1].exp()[..., None, None]
     parts = []
-    for i in range(count):
-        new = u[:, :, i] - w[:, :, i] @ state
-        parts.append(q[:, :, i] @ state + inner[:, :, i] @ new)
-        state = state * last[:, :, i] + k[:, :, i].mT @ new
+    # Unbound, not indexed: the gradient of an index is a whole tensor of zeros.
+    chunks = zip(*(x.unbind(2) for x in (u, w, q, inner, k.mT, last)), strict=True)
+    for u_i, w_i, q_i, inner_i, k_i, last_i in chunks:
+        new = u_i - w_i @ state
+        parts.append(q_i @ state + inner_i @ new)
+        state = torch.addcmul(k_i @ new, state, last_i)
     out = torch.stack(parts, 2).flatten(2, 3)[:, :, :rows]  # [N, HV, S, V]
     return out.movedim(1, 2), state
+
+
+class Inverse(torch.autograd.Function):
+    """`invert` with the gradient of an inverse: two products, whatever the forward pass took."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        """Return the inverse of ``I + a``."""
+        inverse = invert(a)
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the gradient of `a`, strictly lower triangular."""
+        (inverse,) = ctx.saved_tensors
+        return -(inverse.mT @ grad @ inverse.mT).tril(-1)
 
 
 def invert(a: Tensor) -> Tensor:
@@ -65,7 +86,7 @@ def invert(a: Tensor) -> Tensor:
     n = a.shape[-1]
     if n > 16:
         half = n // 2
-        top, bottom = invert(a[..., :half, :half]), invert(a[..., half:, half:])
+        top, bottom = invert(torch.stack((a[..., :half, :half], a[..., half:, half:])))
         corner = -bottom @ a[..., half:, :half] @ top
         upper = torch.cat((top, torch.zeros_like(top)), -1)
         return torch.cat((upper, torch.cat((corner, bottom), -1)), -2)

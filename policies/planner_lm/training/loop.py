@@ -132,8 +132,9 @@ class PlannerTrainer:
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), train.clip)
         self.optimizer.step()
         with torch.no_grad():
-            average = list(self.average.parameters())
-            change = torch._foreach_sub(list(self.network.parameters()), average)
+            average: list[Tensor] = list(self.average.parameters())
+            current: list[Tensor] = list(self.network.parameters())
+            change = list(torch._foreach_sub(current, average))
             torch._foreach_mul_(change, self._mixed)
             torch._foreach_add_(average, change)
         return loss.detach()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +84,32 @@ class Mlp(nn.Module):
         return out
 
 
+class CausalConv(torch.autograd.Function):
+    """Depthwise causal convolution; its gradient written out, so that it makes no zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, series: Tensor, taps: Tensor) -> Tensor:
+        """[N, W - 1 + S, C] and [W, C] -> [N, S, C]."""
+        ctx.save_for_backward(series, taps)
+        width = len(taps)
+        length = series.shape[1] - width + 1
+        out = series[:, :length] * taps[0]
+        for i in range(1, width):
+            out.addcmul_(series[:, i : i + length], taps[i])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Return the gradients of both."""
+        series, taps = ctx.saved_tensors
+        length = grad.shape[1]
+        into = torch.zeros_like(series)
+        for i, tap in enumerate(taps):
+            into[:, i : i + length].addcmul_(grad, tap)
+        each = [(grad * series[:, i : i + length]).sum((0, 1)) for i in range(len(taps))]
+        return into, torch.stack(each)
+
+
 class LinearMixer(nn.Module):
     """Gated DeltaNet (arXiv 2412.06464)."""
 
@@ -117,10 +144,8 @@ class LinearMixer(nn.Module):
             shape = (mixed.shape[0], c.lin_v_heads, c.lin_k_dim, c.lin_v_dim)
             state = torch.zeros(shape, device=x.device)
         series = torch.cat((window.to(mixed.dtype), mixed), 1)
-        taps = self.conv1d.weight[:, 0].to(series.dtype)  # [C, W]
-        length = mixed.shape[1]
-        conv = sum(series[:, i : i + length] * taps[:, i] for i in range(c.conv_width))
-        assert isinstance(conv, Tensor)
+        taps = self.conv1d.weight[:, 0].T.to(series.dtype)  # [W, C]
+        conv: Tensor = CausalConv.apply(series, taps)
         size = c.lin_k_heads * c.lin_k_dim
         q, k, v = F.silu(conv).split((size, size, c.lin_v_heads * c.lin_v_dim), -1)
         beta = self.in_proj_b(x).float().sigmoid() * real

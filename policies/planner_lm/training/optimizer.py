@@ -37,8 +37,8 @@ class Optimizer:
         named = dict(network.named_parameters())
         device = next(iter(named.values())).device
         self.rate = torch.zeros((), device=device)
-        self.shapes: dict[tuple[int, ...], list[nn.Parameter]] = {}
-        self.others: list[nn.Parameter] = []
+        self.shapes: dict[tuple[int, ...], list[Tensor]] = {}
+        self.others: list[Tensor] = []
         self.state: dict[str, Tensor] = {'count': torch.zeros((), device=device)}
         self._first: list[Tensor] = []
         self._second: list[Tensor] = []
@@ -72,10 +72,10 @@ class Optimizer:
         torch._foreach_mul_(self._second, beta2)
         torch._foreach_addcmul_(self._second, grads_, grads_, 1 - beta2)
         count = self.state['count']
-        scale = torch._foreach_mul(self._second, 1 / (1 - beta2**count))
+        scale = list(torch._foreach_mul(self._second, 1 / (1 - beta2**count)))
         torch._foreach_sqrt_(scale)
         torch._foreach_add_(scale, 1e-8)
-        update_ = torch._foreach_div(self._first, scale)
+        update_ = list(torch._foreach_div(self._first, scale))
         torch._foreach_mul_(update_, self.rate / (1 - beta1**count))
         torch._foreach_sub_(self.others, update_)
 
