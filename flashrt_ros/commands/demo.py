@@ -41,6 +41,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('--seed', type=int, default=0, help='scene and noise (%(default)s)')
     parser.add_argument('--policy', default='drawer', help='weights: a name or a folder')
     parser.add_argument(
+        '--planner', default='rules', help='a language model: a name or a checkpoint; or rules'
+    )
+    parser.add_argument(
         '--record', action='store_true', help='an MCAP file and a report page per episode'
     )
     parser.add_argument('--no-video', action='store_true', help='leave the video out')
@@ -48,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; return 0 if all of it held, 1 if not."""
-    plan = understand(args.instruction, args.policy)
+    plan = understand(args.instruction, args.policy, args.planner)
     if args.seed < 0 or args.seed >= 2**31:
         raise FlashrtError(f'--seed is {args.seed}; it must be from 0 to {2**31 - 1}')
     prepare()
@@ -70,16 +73,18 @@ def run(args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def understand(instruction: str, policy: str) -> list[str]:
+def understand(instruction: str, policy: str, planner: str) -> list[str]:
     """Return the plan, before anything is started.
 
     Raises:
-        FlashrtError: The weights are missing or the instruction is not understood.
+        FlashrtError: The weights are missing or the instruction cannot be carried out.
     """
     from flashrt_policies import registry
-    from flashrt_ros.control.planner import PlannerError, ScriptedPlanner
+    from flashrt_ros.control.planner import PlannerError
+    from flashrt_ros.nodes.judging import make_planner
 
-    plan = list(ScriptedPlanner(registry.spec(policy).skills).parse(instruction))
+    skills = registry.spec(policy).skills
+    plan = list(make_planner(planner, skills).start(instruction))
     if len(plan) < 2:
         raise PlannerError(
             f'the demo interrupts the second subgoal, and "{instruction}" has one; '
@@ -130,7 +135,7 @@ def _attempt(args: argparse.Namespace, plan: list[str], folder: Path, progress: 
     from flashrt_ros.nodes.system import processes
 
     domain = free_domain()
-    overrides = {'brain': {'policy': args.policy}}
+    overrides = {'brain': {'policy': args.policy, 'planner': args.planner}}
     if args.record:
         for old in folder.glob('*.mcap'):  # of an attempt before
             old.unlink()
