@@ -13,6 +13,8 @@ from flashrt_interfaces.msg import ActionChunk, ControlCommand
 from flashrt_ros.control.guards import GuardError
 from flashrt_ros.control.types import Chunk, Command
 
+EXACT, CROP, PAD = 'exact', 'crop', 'pad'  # how an image of another size is made to fit
+
 
 def floats(values: np.ndarray) -> array.array:
     """Return float32 values as the array a message field takes without a copy per number."""
@@ -71,6 +73,13 @@ def image_to_msg(pixels: np.ndarray, stamp: Time, frame: str) -> Image:
     return msg
 
 
+# encoding -> bytes of a pixel, and which of them are red, green and blue
+ENCODINGS = {
+    'rgb8': (3, (0, 1, 2)), 'bgr8': (3, (2, 1, 0)), 'rgba8': (4, (0, 1, 2)),
+    'bgra8': (4, (2, 1, 0)), 'mono8': (1, (0, 0, 0)),
+}  # fmt: skip
+
+
 def msg_to_image(msg: Image, camera: str = '') -> np.ndarray:
     """Return an image message as uint8 [H, W, 3] in RGB order.
 
@@ -79,24 +88,51 @@ def msg_to_image(msg: Image, camera: str = '') -> np.ndarray:
         camera: What to call it in an error; by default its frame.
 
     Raises:
-        GuardError: The encoding is not rgb8 or bgr8, or the data does not fit the size.
+        GuardError: The encoding is not one of `ENCODINGS`, or the data does not fit the size.
     """
     name = camera or msg.header.frame_id
-    if msg.encoding not in ('rgb8', 'bgr8'):
+    if msg.encoding not in ENCODINGS:
+        *others, last = ENCODINGS
         raise GuardError(
             'encoding',
-            f'image {name!r} has encoding {msg.encoding!r}; it must be rgb8 or bgr8',
+            f'image {name!r} has encoding {msg.encoding!r}; it must be {", ".join(others)} or '
+            f'{last}',
         )
+    depth, order = ENCODINGS[msg.encoding]
     data = np.frombuffer(msg.data, dtype=np.uint8)
-    if msg.step < 3 * msg.width or data.size != msg.step * msg.height:
+    if msg.step < depth * msg.width or data.size != msg.step * msg.height:
         raise GuardError(
             'shape',
-            f'image {name!r} holds {data.size} bytes with step {msg.step}; '
-            f'{msg.height} rows of {msg.width} pixels need a step of {3 * msg.width} or more',
+            f'image {name!r} holds {data.size} bytes with step {msg.step}; {msg.height} rows of '
+            f'{msg.width} pixels need a step of {depth * msg.width} or more',
         )
-    pixels = data.reshape(msg.height, msg.step)[:, : 3 * msg.width]
-    pixels = pixels.reshape(msg.height, msg.width, 3)  # [H, W, 3]
-    return np.ascontiguousarray(pixels[..., ::-1] if msg.encoding == 'bgr8' else pixels)
+    rows = data.reshape(msg.height, msg.step)[:, : depth * msg.width]
+    pixels = rows.reshape(msg.height, msg.width, depth)  # [H, W, 1, 3 or 4]
+    return np.ascontiguousarray(pixels[..., list(order)])
+
+
+def fitted(pixels: np.ndarray, height_width: tuple[int, int], how: str) -> np.ndarray:
+    """Return an image in the size that a policy takes: uint8 [H, W, 3].
+
+    Args:
+        pixels: uint8 [h, w, 3].
+        height_width: H and W.
+        how: 'exact' changes nothing; 'crop' cuts the middle out in the policy's proportions,
+            'pad' keeps everything and adds black; both scale by averaging.
+    """
+    height, width = height_width
+    if how == EXACT or pixels.shape[:2] == (height, width):
+        return pixels
+    from PIL import Image as Picture
+
+    picture = Picture.fromarray(pixels)
+    scale = (max if how == CROP else min)(height / picture.height, width / picture.width)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    small = picture.resize(size, Picture.Resampling.BOX)
+    left, top = (width - small.width) // 2, (height - small.height) // 2
+    whole = Picture.new('RGB', (width, height))
+    whole.paste(small, (left, top))
+    return np.array(whole)
 
 
 def key(stamp: Time) -> int:

@@ -19,7 +19,7 @@ from flashrt_interfaces.msg import RobotState
 from flashrt_ros.control.guards import GuardError, ObservationGuard
 from flashrt_ros.control.pairing import Moment, Pairing
 from flashrt_ros.control.types import Observation
-from flashrt_ros.nodes.convert import joints_of, key, msg_to_image
+from flashrt_ros.nodes.convert import EXACT, fitted, joints_of, key, msg_to_image
 
 JOINTS = 'joints'  # the part of a moment that is no image
 
@@ -101,6 +101,7 @@ class Intake:
         joints: Names whose positions are the proprioception, in its order; empty = the robot
             state carries the proprioception itself.
         flood: Messages of one topic within a tick above which the log says so.
+        fit: How an image of another size is made to fit, see `convert.fitted`.
     """
 
     def __init__(
@@ -110,11 +111,12 @@ class Intake:
         slop_s: float = 0.0,
         joints: Sequence[str] = (),
         flood: int = 100,
+        fit: str = EXACT,
     ) -> None:
         self.guard = guard
         self.refusals = Refusals(log)
         self.flood = Flood(log, flood)
-        self._joints = tuple(joints)
+        self._joints, self._fit = tuple(joints), fit
         parts = (*guard.cameras, JOINTS) if joints else guard.cameras
         self._pairing: Pairing[RobotState] = Pairing(parts, round(slop_s * 1e9))
 
@@ -139,7 +141,7 @@ class Intake:
         self.flood.count(topic)
         source = f'image {camera!r}'
         try:
-            pixels = msg_to_image(msg, camera)
+            pixels = fitted(msg_to_image(msg, camera), self.guard.hw(camera), self._fit)
             self.guard.image(camera, pixels)
         except GuardError as error:
             self.refusals.refuse(source, error)

@@ -24,7 +24,7 @@ from flashrt_ros.control.stats import Window
 from flashrt_ros.control.types import DELAY, EXECUTE, HoldRule
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.brain_services import BrainServices
-from flashrt_ros.nodes.convert import chunk_to_msg
+from flashrt_ros.nodes.convert import CROP, EXACT, PAD, chunk_to_msg
 from flashrt_ros.nodes.intake import Intake
 from flashrt_ros.nodes.output import Output, output_params
 from flashrt_ros.nodes.params import Param, declare, pairs
@@ -49,6 +49,12 @@ PARAMS = (
     Param('max_age_s', 0.5, 'oldest observation that is used, in seconds', 0.001, 60.0),
     Param('slop_s', 0.0, 'how far an image may be from its state, in s; 0 = same stamp', 0.0, 1.0),
     Param('action_slack', 0.5, 'overshoot that is clipped, as a part of the range', 0.0, 10.0),
+    Param(
+        'fit',
+        EXACT,
+        'an image of another size: refused, cut, or padded',
+        choices=(EXACT, CROP, PAD),
+    ),
     Param('camera_topics', [''], 'CAMERA=TOPIC, for cameras that are not on robot/images/CAMERA'),
     Param('joint_topic', '', 'JointState that is the proprioception; empty = the robot state'),
     Param('proprio_joints', [''], "joints whose positions it is, in the policy's order"),
@@ -119,7 +125,7 @@ class PolicyNode(BrainServices):
         self._output.check(spec.action_dim)
         joints = [name for name in p.proprio_joints if name] if p.joint_topic else []
         self.intake = Intake(
-            self.actor.guards.observation, self.log, p.slop_s, joints, p.flood_per_tick
+            self.actor.guards.observation, self.log, p.slop_s, joints, p.flood_per_tick, p.fit
         )
         self._listen(spec.cameras)
         self.offer_services(p.capsules)

@@ -7,8 +7,12 @@ from builtin_interfaces.msg import Time
 from flashrt_ros.control.guards import GuardError
 from flashrt_ros.control.types import Chunk, Command
 from flashrt_ros.nodes.convert import (
+    CROP,
+    EXACT,
+    PAD,
     chunk_to_msg,
     command_to_msg,
+    fitted,
     image_to_msg,
     key,
     msg_to_command,
@@ -51,10 +55,34 @@ def test_images_survive() -> None:
     assert np.array_equal(msg_to_image(msg), PIXELS)
 
 
+def test_cameras_with_four_channels_or_one() -> None:
+    """rgba8 and bgra8 lose their alpha, mono8 is grey."""
+    msg = image_to_msg(PIXELS, STAMP, 'front')
+    alpha = np.concatenate([PIXELS, np.full((4, 5, 1), 9, np.uint8)], axis=2)
+    msg.encoding, msg.step, msg.data = 'rgba8', 20, alpha.tobytes()
+    assert np.array_equal(msg_to_image(msg), PIXELS)
+    msg.encoding = 'bgra8'
+    assert np.array_equal(msg_to_image(msg), PIXELS[..., ::-1])
+    msg.encoding, msg.step, msg.data = 'mono8', 5, PIXELS[..., 0].tobytes()
+    assert np.array_equal(msg_to_image(msg), np.repeat(PIXELS[..., :1], 3, axis=2))
+
+
+def test_images_of_another_size() -> None:
+    """Exact leaves them for the guard, crop cuts the middle out, pad adds black."""
+    wide = np.zeros((8, 16, 3), np.uint8)
+    wide[:, 4:12] = 200  # the middle, as high as it is wide
+    assert fitted(wide, (4, 4), EXACT).shape == (8, 16, 3)
+    assert np.array_equal(fitted(wide, (4, 4), CROP), np.full((4, 4, 3), 200, np.uint8))
+    padded = fitted(wide, (4, 4), PAD)
+    assert padded.shape == (4, 4, 3)
+    assert padded[0].max() == padded[3].max() == 0
+    assert padded[1, 1:3].min() == 200
+
+
 @pytest.mark.parametrize(
     ('change', 'words'),
     [
-        ({'encoding': '16UC1'}, "encoding '16UC1'; it must be rgb8 or bgr8"),
+        ({'encoding': '16UC1'}, "encoding '16UC1'; it must be rgb8, bgr8, rgba8, bgra8 or mono8"),
         ({'step': 14}, 'need a step of 15 or more'),
         ({'height': 5}, 'holds 60 bytes'),
     ],

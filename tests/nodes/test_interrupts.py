@@ -11,6 +11,7 @@ from harness import INSTRUCTION, toy_system
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
+from flashrt_interfaces.msg import ControlCommand
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.lifecycle import Lifecycle
 from flashrt_ros.nodes.operator import Operator
@@ -146,6 +147,24 @@ def test_emergency_stop_latches(running: Running) -> None:
     operator.reset()
     moving = len(operator.record.sent)
     assert operator.until(lambda: any(not m.held for _, m in operator.record.sent[moving:]), 5.0)
+
+
+def test_two_publishers_on_the_gated_topic(running: Running) -> None:
+    """Somebody who talks to the robot past the gate: fault, and a sentence with both names."""
+    _, operator, _ = running
+    operator.reset()
+    with Operator(operator.node.context.get_domain_id()) as rogue:
+        rogue.node.create_publisher(ControlCommand, names.GATED, qos.STATE)
+        assert operator.until(lambda: state(operator) == 'fault', 20.0)
+        assert operator.episode is not None
+        assert 'gate/command has 2 publishers (/gate, /operator)' in operator.episode.reason
+    for _ in range(100):  # until the other one has left
+        if operator.node.count_publishers(names.GATED) == 1:
+            break
+        operator.until(lambda: False, 0.05)
+    operator.reset()
+    moving = len(operator.record.sent)
+    assert operator.until(lambda: any(not m.held for _, m in operator.record.sent[moving:]), 20.0)
 
 
 def test_the_brain_dies(running: Running) -> None:

@@ -14,7 +14,7 @@ from flashrt_ros.nodes.runner import System
 
 pytestmark = pytest.mark.xdist_group('ros')
 SHAPE = "image 'front' has shape [9, 8, 3]; it must be [8, 8, 3]"
-ENCODING = "image 'wrist' has encoding '16UC1'; it must be rgb8 or bgr8"
+ENCODING = "image 'wrist' has encoding '16UC1'; it must be rgb8, bgr8, rgba8, bgra8 or mono8"
 Ran = tuple[System, Operator]
 
 
