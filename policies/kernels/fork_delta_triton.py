@@ -53,7 +53,7 @@ def taps_kernel(
     weights = ()
     for tap in tl.static_range(TAPS):
         weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
-        weights = weights + (weight.to(tl.float32),)
+        weights = weights + (weight.to(tl.float32),)  # type: ignore[assignment]
     unit = tl.where((head < key_heads)[:, None], scale, 1.0)
     for ahead in tl.static_range(R):
         row = tl.program_id(0) * R + ahead
