@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
+    from flashrt_policies.planner_lm.decide import Decider
     from flashrt_policies.planner_lm.questions import Answer, Question
 
 DESCRIPTION = """\
@@ -20,6 +22,9 @@ is. All questions are answered in one pass, each exactly as if it had been asked
   --ask "Is it done?"                                    yes or no
   --ask "What comes next? open the drawer | finished"    one of the options
   --ask "How urgent is it? 0..4"                         a level, and the expected one
+
+With --check N it puts the planner's own four questions to N made-up situations whose wordings were
+never trained, and prints how many answers were right, and how well calibrated.
 """
 
 
@@ -31,10 +36,14 @@ def add_parser(subparsers: Any) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument('--state', required=True, help='a text file, or - for standard input')
+    parser.add_argument('--state', help='a text file, or - for standard input')
     parser.add_argument(
-        '--ask', action='append', required=True, metavar='QUESTION', help='may be given again'
+        '--ask', action='append', default=[], metavar='QUESTION', help='may be given again'
     )
+    parser.add_argument('--check', type=int, metavar='N', help='measure on N held-out situations')
+    parser.add_argument('--words', type=Path, help='of --check; those of the shipped planner')
+    parser.add_argument('--seed', type=int, default=1, help='of --check (%(default)s)')
+    parser.add_argument('--json', type=Path, help='of --check: write what was measured there')
     parser.add_argument(
         '--planner', default='planner', help='shipped name, checkpoint folder or .gguf file'
     )
@@ -46,23 +55,62 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print; exit code 0."""
+    if args.check is not None:
+        return check(args)
+    if args.state is None or not args.ask:
+        raise FlashrtError('want --state with at least one --ask, or --check N')
     questions = [parse(text) for text in args.ask]
     if args.state != '-' and not Path(args.state).is_file():
         raise FlashrtError(f'--state {args.state} is no file; want a text file, or -')
     state = sys.stdin.read() if args.state == '-' else Path(args.state).read_text('utf-8')
-    from flashrt_policies.planner_lm.decide import open_decider
-    from flashrt_ros.contract.context import Context
-
-    decider = open_decider(
-        args.planner, Context(args.device), capacity=args.capacity, dtype=args.dtype,
-        style=args.style,
-    )  # fmt: skip
+    decider = opened(args)
     began = time.perf_counter()
     answers = decider.decide(state.rstrip('\n'), questions, keep=False)
     spent = (time.perf_counter() - began) * 1e3
     for question, answer in zip(questions, answers, strict=True):
         print('\n'.join(lines(question, answer)))
     print(f'[{len(questions)} questions in {spent:.0f} ms]', file=sys.stderr)
+    return 0
+
+
+def opened(args: argparse.Namespace) -> Decider:
+    """Return the model that the arguments name."""
+    from flashrt_policies.planner_lm.decide import open_decider
+    from flashrt_ros.contract.context import Context
+
+    return open_decider(
+        args.planner, Context(args.device), capacity=args.capacity, dtype=args.dtype,
+        style=args.style,
+    )  # fmt: skip
+
+
+def check(args: argparse.Namespace) -> int:
+    """Measure and print; exit code 0."""
+    import torch
+
+    from flashrt_policies.planner_lm import check as measuring
+    from flashrt_policies.planner_lm.training import words
+    from flashrt_policies.planner_lm.training.examples import Examples
+    from flashrt_ros.share import config
+
+    if args.check < 1:
+        raise FlashrtError(f'--check {args.check}: want 1 or more')
+    known = words.load(args.words or config('planner_words.yaml'))
+    held_out = Examples(known, args.seed, held_out=True)
+    report = measuring.check(opened(args), (held_out[i] for i in range(args.check)))
+    for name, row in report.kinds.items():
+        print(
+            f'{name:<10} {100 * row["right"]:6.2f} % right of {row["count"]:>6}, '
+            f'calibration error {100 * row["calibration_error"]:5.2f} %'
+        )
+    print(f'a round of four questions: {report.median_ms:.0f} ms median')
+    if args.json is not None:
+        facts = {
+            'planner': str(args.planner), 'situations': args.check, 'seed': args.seed,
+            'device': args.device, 'threads': torch.get_num_threads(),
+            'round_ms_median': round(report.median_ms, 1), 'decisions': report.kinds,
+        }  # fmt: skip
+        args.json.write_text(json.dumps(facts, indent=1) + '\n', 'utf-8')
     return 0
 
 
