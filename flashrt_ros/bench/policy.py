@@ -98,7 +98,30 @@ def chunk_rows(
         ('steps', policy.replay_denoise),
     ):  # fmt: skip
         rows[0].spread[part] = timing(measured, call, runs)['p50']
-    return rows
+    chunks = 3 if measured.ctx.device.type == 'cpu' else 20
+    joined = Row(f'{work} jump', round(jump(measured, True, chunks), 4), 'normalised')
+    joined.spread = {'free': round(jump(measured, False, chunks), 4), 'chunks': float(chunks)}
+    return [*rows, joined]
+
+
+def jump(measured: Measured, guided: bool, chunks: int) -> float:
+    """Return the mean distance at the switch between a chunk and the one before.
+
+    A chunk every 8 ticks, in effect after 4; normalised units.
+    """
+    before: np.ndarray | None = None
+    found = []
+    elapsed = min(8, measured.policy.spec.horizon // 2)
+    delay = elapsed // 2
+    for _ in range(chunks):
+        measured.policy.observe(measured.images, measured.proprio)
+        if guided and before is not None:
+            measured.policy.pace(elapsed, delay)
+        chunk = measured.policy.plan()
+        if before is not None:
+            found.append(float(np.abs(chunk[delay] - before[elapsed + delay]).mean()))
+        before = chunk
+    return float(np.mean(found))
 
 
 def identical(measured: Measured, first: np.ndarray) -> bool:

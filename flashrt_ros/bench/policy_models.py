@@ -52,7 +52,7 @@ def stand_in(family: str, views: int, tiny: bool) -> Folder:
     return Folder(
         path=Path('random'), family=family, config={},
         cameras={f'view{i}': (side, side) for i in range(views)}, state_dim=8, action_dim=8,
-        horizon=10 if tiny else HORIZON, steps=STEPS, modes={}, eps=0.0,
+        horizon=10 if tiny else HORIZON, steps=2 if tiny else STEPS, modes={}, eps=0.0,
         prompt_tokens=PROMPTS[family], tokenizer='', files=(),
     )  # fmt: skip
 

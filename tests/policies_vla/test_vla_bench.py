@@ -14,7 +14,9 @@ from flashrt_ros.bench.report import Row
 def test_a_work_has_its_rows_and_replays_alike() -> None:
     """The whole chunk, its parts, the way from host to host, and a new prompt alone."""
     rows = policy.chunk_rows('smolvla', 2, 'cpu', {'operations': 1e12, 'bytes': 1e11}, 2)
-    assert [row.work for row in rows] == ['smolvla 2views', 'smolvla 2views new prompt']
+    names = ['smolvla 2views', 'smolvla 2views new prompt', 'smolvla 2views jump']
+    assert [row.work for row in rows] == names
+    assert rows[2].ours < rows[2].spread['free'], 'guided chunks join no better'
     spread = rows[0].spread
     assert {'p50', 'p99', 'runs', 'host', 'images', 'prefix', 'steps'} <= set(spread)
     assert spread['identical'] == 1.0
