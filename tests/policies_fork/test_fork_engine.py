@@ -16,6 +16,7 @@ from fork_trees import Trees
 from flashrt_policies.hybrid_lm.fork import layers
 from flashrt_policies.hybrid_lm.fork.engine import ForkEngine, family
 from flashrt_policies.hybrid_lm.fork.request import Answer, Branch, ForkError, Request
+from flashrt_policies.hybrid_lm.prefix import TextRegistry
 from flashrt_ros.capsule.registry import Registry
 
 
@@ -99,6 +100,24 @@ def test_a_checkpoint_resumes_in_another_slot_and_from_host_memory() -> None:
     trees.registry.demote(trees.registry.capsules[0], 'host', wait=True)
     assert trees.worst([Request([*state, 7], branches)]) < 2e-5
     assert trees.engine.statistics.resumed == 384
+
+
+def test_a_registry_of_texts_finds_checkpoints_for_other_engines() -> None:
+    """`registry.match(tokens)` returns the capsule, and a second engine resumes from it."""
+    trees = Trees(20)
+    registry = TextRegistry(trees.lm.ctx, 1 << 26)
+    state = trees.words(150)
+    one, two = (
+        ForkEngine.of(trees.lm, registry, slots=1, capacity=300, streams=(512,), name=name)
+        for name in ('one', 'two')
+    )
+    one.round([Request(state, [Branch([1], [1])])])
+    found = registry.match([*state, 3])
+    assert found is not None and list(found.tokens) == state[:128]
+    branch = Branch([4, 5], [1, 2])
+    answer = two.round([Request([*state, 3], [branch])])[0][0]
+    assert two.statistics.resumed == 128
+    assert np.abs(answer.logits - trees.alone([*state, 3], branch)).max() < 2e-5
 
 
 def test_where_there_is_no_room_old_checkpoints_go() -> None:

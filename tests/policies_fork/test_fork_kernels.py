@@ -44,26 +44,3 @@ def test_a_branch_that_starts_from_nothing_fails_its_case() -> None:
     )
     done = interpreted(['-c', fault])
     assert done.returncode == 1 and 'FAIL' in done.stdout, done.stderr[-2000:]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize('capability', [87, 90, 110, 121])
-def test_kernels_compile_ahead_of_time(
-    capability: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Every launch at a real model's dimensions compiles and fits the GPU's shared memory."""
-    sys.path[:0] = [str(HERE), str(HERE.parent / 'policies_lm')]
-    import fork_aot
-    import lm_aot
-
-    if capability == 110:
-        ptxas = lm_aot.blackwell_ptxas()
-        if ptxas is None:
-            pytest.skip('no ptxas of CUDA 13 (pip install nvidia-cuda-nvcc): sm_110 needs it')
-        monkeypatch.setenv('TRITON_PTXAS_BLACKWELL_PATH', ptxas)
-    shared = lm_aot.SHARED[capability]
-    for launch in fork_aot.launches(shared):
-        compiled = lm_aot.compile_launch(launch, capability)
-        name = f'{launch[0].fn.__name__} {launch[2]}'
-        assert compiled.metadata.shared <= shared, f'{name}: {compiled.metadata.shared} bytes'

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flashrt_policies.hybrid_lm.config import LMConfig
+from flashrt_policies.hybrid_lm.prefix import TextRegistry
 from flashrt_ros.capsule.closure import Closure
 from flashrt_ros.capsule.cursor import Cursor
 from flashrt_ros.capsule.errors import BudgetError
@@ -85,7 +86,8 @@ class Slots:
         capacity: T, longest state in tokens.
         dtype: of keys, values and windows.
         name: first part of the buffers' names.
-        registry: where checkpoints are kept; None keeps none.
+        registry: where checkpoints are kept; None keeps none. Those of a `TextRegistry` are also
+            found by its `match`, and so by other engines over the same model.
         deployment: fields of the fingerprint.
     """
 
@@ -106,14 +108,27 @@ class Slots:
         self._index: dict[int, dict[bytes, Capsule]] = {}  # length -> tokens -> checkpoint
         self._sessions: list[Session] = []
         if registry is not None:
-            made = Fingerprint.of(self.all[0].closure, ctx.device, **deployment)
+            self._made = Fingerprint.of(self.all[0].closure, ctx.device, **deployment)
             self._sessions = [
-                Session(ctx, slot.closure, made, registry=registry) for slot in self.all
+                Session(ctx, slot.closure, self._made, registry=registry) for slot in self.all
             ]
         self.dropped = 0
 
     def match(self, state: NDArray[np.int32]) -> tuple[int, Capsule | None]:
         """Return the longest checkpoint that `state` starts with, and its length."""
+        length, capsule = self._match(state)
+        shared = self.registry
+        if isinstance(shared, TextRegistry) and len(shared.texts) > self._count:
+            entry = shared.match(state, self._made)
+            if entry is not None and len(entry.tokens) > length:
+                return len(entry.tokens), entry.capsule
+        return length, capsule
+
+    @property
+    def _count(self) -> int:
+        return sum(map(len, self._index.values()))
+
+    def _match(self, state: NDArray[np.int32]) -> tuple[int, Capsule | None]:
         for length in sorted((x for x in self._index if x <= len(state)), reverse=True):
             capsule = self._index[length].get(state[:length].tobytes())
             if capsule is not None:
@@ -160,6 +175,8 @@ class Slots:
         if capsule is not None:
             self.all[index].holds = capsule.lineage
             self._index.setdefault(length, {})[tokens] = capsule
+            if isinstance(self.registry, TextRegistry):
+                self.registry.texts.add(capsule, state[:length].tolist())
         return capsule
 
     def _frozen(self, index: int, length: int) -> Capsule | None:
