@@ -22,6 +22,7 @@ from flashrt_ros.contract.stream import Stream
 
 CHUNK = 4096  # bytes per program: 32 a thread, as few as the device's own copy
 MANY_CHUNK = 32768  # bytes per program of many pieces, whose descriptors come from the host
+STEP = tl.constexpr(512)  # bytes at a time where addresses are odd
 _UNITS = 8192  # programs' descriptors per launch of many pieces
 _COLUMNS = 6
 
@@ -42,9 +43,11 @@ def _copy(source, target, size, CHUNK: tl.constexpr):  # type: ignore[no-untyped
         tail = tl.load(from_bytes + rest, mask=rest < size)
         tl.store(to_bytes + rest, tail, mask=rest < size)
     else:
-        each = tl.arange(0, CHUNK)
-        byte = tl.load(from_bytes + each, mask=each < size)
-        tl.store(to_bytes + each, byte, mask=each < size)
+        # Step by step: held all at once, bytes would take the registers of the wide way as well.
+        for start in range(0, CHUNK, STEP):
+            each = start + tl.arange(0, STEP)
+            byte = tl.load(from_bytes + each, mask=each < size)
+            tl.store(to_bytes + each, byte, mask=each < size)
 
 
 @triton.jit

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -118,3 +121,18 @@ def test_the_kernels_take_the_arguments_that_are_written() -> None:
         assert found == [*expected, 'u64', 'u64']
         assert 'ld.global.v4.b32' in made.asm['ptx']  # 16 bytes a thread
         assert (made.metadata.num_ctas, made.metadata.global_scratch_size) == (1, 0)
+        assert _registers(made) <= 64  # more, and too few bytes are under way at once
+
+
+def _registers(kernel: Any) -> int:
+    """Registers per thread, by the assembler that comes with Triton."""
+    import triton
+
+    assembler = Path(triton.__file__).parent / 'backends' / 'nvidia' / 'bin' / 'ptxas'
+    command = [str(assembler), '-v', '-arch=sm_90a', '-', '-o', os.devnull]
+    done = subprocess.run(
+        command, input=kernel.asm['ptx'], capture_output=True, text=True, check=True
+    )
+    used = re.search(r'Used (\d+) registers', done.stderr + done.stdout)
+    assert used is not None, done.stderr
+    return int(used[1])
