@@ -182,14 +182,16 @@ def versions(device: str) -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit measured: of this checkout, or FLASHRT_COMMIT where there is none."""
+    """The commit measured: FLASHRT_COMMIT where it is set, for copies of a tree; else git's."""
+    if said := os.environ.get('FLASHRT_COMMIT'):
+        return said
     here = Path(__file__).parent
     try:
         done = subprocess.run(
             ['git', 'rev-parse', 'HEAD'], cwd=here, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get('FLASHRT_COMMIT', 'unknown')
+        return 'unknown'
     return done.stdout.strip()
 
 

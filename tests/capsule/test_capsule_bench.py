@@ -66,3 +66,11 @@ def test_calls_are_timed_in_turn_after_a_warm_up() -> None:
     times = report.interleaved(cases, lambda: None, 4, warm_seconds=0.0)
     assert [len(each.samples) for each in times] == [4, 4]
     assert order == ['before a', 'a', 'before b', 'b'] * 7
+
+
+def test_a_report_names_the_commit_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the tree may stand in a checkout of something else: what is said goes first."""
+    monkeypatch.setenv('FLASHRT_COMMIT', 'abc123')
+    assert report.commit() == 'abc123'
+    monkeypatch.delenv('FLASHRT_COMMIT')
+    assert report.commit() != 'abc123'
