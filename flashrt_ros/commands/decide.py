@@ -44,9 +44,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('--words', type=Path, help='of --check; those of the shipped planner')
     parser.add_argument('--seed', type=int, default=1, help='of --check (%(default)s)')
     parser.add_argument('--json', type=Path, help='of --check: write what was measured there')
-    parser.add_argument(
-        '--planner', default='planner', help='shipped name, checkpoint folder or .gguf file'
-    )
+    parser.add_argument('--planner', required=True, help='checkpoint folder or .gguf file')
     parser.add_argument('--style', help='of the prompts: bytes, plain or chat')
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
     parser.add_argument('--dtype', help='float32, bfloat16 or float16')

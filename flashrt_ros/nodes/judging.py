@@ -57,18 +57,19 @@ class ModelJudge:
         if hand_off is None or box is None or not moment.following or not box.settled:
             answers = self.decider.decide(situation.text, questions)
         else:
-            options = situation.next.options
-            rows = [self._row(option, moment.following) for option in options]
+            meant = map(situation.meaning, situation.options)
+            rows = [self._row(meaning, moment.following) for meaning in meant]
             with box.offering(moment.tick), hand_off.armed(rows, least):
                 answers = self.decider.decide(situation.text, questions)
             handed = hand_off.chosen >= 0
         following, *rest = answers
         done, safe, stop = [answer.yes for answer in rest] or [0.0, 1.0, 0.0]
-        return Verdict(following.text, following.probability, done, safe, stop, handed)
+        meaning = situation.meaning(following.text)
+        return Verdict(meaning, following.probability, done, safe, stop, handed)
 
-    def _row(self, option: str, following: str) -> int:
+    def _row(self, meaning: str, following: str) -> int:
         """Return the row that an answer hands over: only what the plan has next ever moves."""
-        return self.skills.index(option) if option == following else -1
+        return self.skills.index(meaning) if meaning == following else -1
 
     def _situation(self, moment: Moment) -> Situation:
         from flashrt_policies.planner_lm.situation import Situation
@@ -96,7 +97,7 @@ def make_planner(
     """Return a planner.
 
     Args:
-        planner: shipped name or checkpoint of a language model, or `RULES`.
+        planner: checkpoint of a language model, or `RULES`.
         skills: what the policy can do.
         sure: how sure an answer must be to count.
         max_ticks: ticks after which a subgoal counts as failed; 0 = never.

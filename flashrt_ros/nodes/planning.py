@@ -14,7 +14,7 @@ from flashrt_ros.nodes.judging import SURE, make_planner
 from flashrt_ros.nodes.params import Param
 
 PLANNER_PARAMS = (
-    Param('planner', 'rules', 'who plans: shipped name, checkpoint, or "rules" for none'),
+    Param('planner', 'rules', 'who plans: checkpoint of a language model, or "rules"'),
     Param('sure', SURE, 'how sure an answer must be to count', 0.5, 1.0),
     Param('decide_every', 8, 'control ticks from one round of questions to the next', 1, 1000),
     Param('decide_at', 4, 'the tick of them that is asked at', 0, 999),

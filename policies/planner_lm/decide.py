@@ -2,7 +2,7 @@
 
 All questions of a call are branches of one state and answered in one pass, each with exactly the
 answer that it would get alone (`hybrid_lm.fork`). Any checkpoint that `flashrt lm` runs will do;
-``planner`` is the one that ships with the package.
+`flashrt train planner` makes one for the robot's own questions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flashrt_policies.planner_lm.handoff import HandOff
     from flashrt_ros.capsule.registry import Registry
     from flashrt_ros.contract.context import Context
-
-SHIPPED = {'planner': 'weights/planner'}
 
 
 class Decider:
@@ -76,7 +74,7 @@ class Decider:
 
 
 def open_decider(
-    path: str | Path = 'planner',
+    path: str | Path,
     ctx: Context | None = None,
     *,
     registry: Registry | None = None,
@@ -90,7 +88,7 @@ def open_decider(
     """Open a checkpoint for questions.
 
     Args:
-        path: ``planner``, a Hugging Face folder, or a .gguf file.
+        path: a Hugging Face folder, or a .gguf file.
         ctx: the device's context, not frozen yet; None for one of the CPU.
         registry: where states leave checkpoints to resume from; None for none.
         capacity: longest state, tokens.
@@ -108,7 +106,7 @@ def open_decider(
     from flashrt_ros.contract.context import Context
 
     ctx = ctx or Context('cpu')
-    config, weights, tokenizer = read_checkpoint(resolve(path), ctx.device, dtype)
+    config, weights, tokenizer = read_checkpoint(path, ctx.device, dtype)
     engine = ForkEngine(
         ctx,
         config,
@@ -122,9 +120,3 @@ def open_decider(
         name='decide',
     )
     return Decider(engine, Prompter(tokenizer, style))
-
-
-def resolve(path: str | Path) -> Path:
-    """Return the checkpoint that a shipped name or a path stands for."""
-    shipped = SHIPPED.get(str(path))
-    return Path(path).expanduser() if shipped is None else Path(__file__).parents[1] / shipped

@@ -1,12 +1,13 @@
 """A robot's situation as the text that the shipped planner reads, and what it is asked about it.
 
-The text is short, what changes comes last, so that a state's beginning can be resumed::
+The text is short: the scene's skills have letters, and what is done, under way and true is said by
+letter. What changes comes last, so that a state's beginning can be resumed::
 
-    can: open the drawer; close the drawer
+    can: A open the drawer; B close the drawer
     task: open the drawer, then close it
-    done: open the drawer
-    now: close the drawer
-    true: open the drawer
+    done: A
+    now: B
+    true: A
     hand 0.01 0.62 0.12, grip 0.98, age 40 ms, missed 0
     held: no
     note: none
@@ -16,11 +17,13 @@ The rules that the answers follow stand here too, so that training, tests and do
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 
-from flashrt_policies.planner_lm.questions import Choice, YesNo
+from flashrt_policies.planner_lm.questions import Choice, QuestionError, YesNo
 
 FINISHED, CANNOT = 'finished', 'cannot'
+LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 DONE = YesNo('Is it done?')
 SAFE = YesNo('Is it safe?')
 STOP = YesNo('Must it stop?')
@@ -67,17 +70,26 @@ class Situation:
     held: str = ''
     note: str = ''
 
+    def __post_init__(self) -> None:
+        if len(self.skills) > len(LETTERS):
+            raise QuestionError(
+                f'a scene of {len(self.skills)} skills; want at most {len(LETTERS)}: '
+                'they are told apart by letter'
+            )
+
     @property
     def text(self) -> str:
         """The state that questions are put to."""
         hand = ' '.join(f'{value:.2f}' for value in self.hand) or NOTHING
+        named = (f'{letter} {skill}' for letter, skill in zip(LETTERS, self.skills, strict=False))
+        now = self._letters((self.now,)) if self.now else NOTHING
         return '\n'.join(
             (
-                f'can: {_list(self.skills)}',
+                f'can: {"; ".join(named) or NOTHING}',
                 f'task: {" ".join(self.task.lower().split())}',
-                f'done: {_list(self.done)}',
-                f'now: {self.now or NOTHING}',
-                f'true: {_list(self.true)}',
+                f'done: {self._letters(self.done)}',
+                f'now: {now}',
+                f'true: {self._letters(self.true)}',
                 f'hand {hand}, grip {self.grip:.2f}, age {self.age_ms:.0f} ms, '
                 f'missed {self.missed}',
                 f'held: {" ".join(self.held.lower().split())[:48] or "no"}',
@@ -85,16 +97,25 @@ class Situation:
             )
         )
 
+    def _letters(self, skills: tuple[str, ...]) -> str:
+        return ' '.join(LETTERS[self.skills.index(skill)] for skill in skills) or NOTHING
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What may come next: the skills' letters, `FINISHED` and `CANNOT`."""
+        return (*LETTERS[: len(self.skills)], FINISHED, CANNOT)
+
     @property
     def next(self) -> Choice:
         """The question what the robot must work on from here."""
-        return Choice(NEXT, (*self.skills, FINISHED, CANNOT))
+        return Choice(NEXT, self.options)
+
+    def meaning(self, option: str) -> str:
+        """Return the skill that a letter stands for; other options mean themselves."""
+        at = self.options.index(option)
+        return self.skills[at] if at < len(self.skills) else option
 
     @property
     def questions(self) -> tuple[Choice, YesNo, YesNo, YesNo]:
         """What the planner asks in every round: next, done, safe, stop."""
         return (self.next, DONE, SAFE, STOP)
-
-
-def _list(items: tuple[str, ...]) -> str:
-    return '; '.join(items) or NOTHING

@@ -66,14 +66,14 @@ def test_checks_and_writes(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixt
         ([], 'want --state'),
         (['--state', 'no-such-file', '--ask', 'Is it?'], 'is no file'),
         (['--check', '0'], 'want 1 or more'),
-        (['--planner', 'no-such-planner', '--check', '1'], 'neither a checkpoint folder'),
+        (['--check', '1'], 'neither a checkpoint folder'),
     ],
 )
 def test_wrong_input_is_one_line(
     argv: list[str], said: str, capsys: pytest.CaptureFixture
 ) -> None:
     """Exit code 2 and one line that says what would be right."""
-    assert main(['decide', *argv]) == 2
+    assert main(['decide', '--planner', 'no-such-planner', *argv]) == 2
     error = capsys.readouterr().err.strip()
     assert said in error
     assert '\n' not in error

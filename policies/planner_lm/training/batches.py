@@ -21,7 +21,7 @@ LONG = ('next', 'side')
 SIDES = ('first', 'last', 'asked', 'left')  # a side question is one of these
 GROUP = 4  # batches that are drawn at once and sorted by length among themselves
 # Widths of states, short and long questions: few shapes, so that few graphs are captured.
-ROOMS = ((304, 24, 160), (368, 24, 224), (480, 24, 296), (640, 24, 432), (640, 24, 640))
+ROOMS = ((264, 24, 64), (336, 24, 80), (424, 24, 96), (640, 24, 112), (640, 24, 256))
 
 
 @dataclass

@@ -121,11 +121,14 @@ class Examples:
         def yes(question: YesNo, answer: bool) -> tuple[Question, int]:
             return question, 0 if answer else 1
 
+        def option(meant: str) -> int:
+            return [situation.meaning(name) for name in situation.options].index(meant)
+
         reached = bool(situation.now) and situation.now in situation.true
         following = situation.next
         rows: dict[str, tuple[Question, int]] = {
             'done': yes(DONE, reached),
-            'next': (following, following.options.index(right)),
+            'next': (following, option(right)),
             'safe': yes(SAFE, facts.safe),
             'stop': yes(STOP, facts.stop),
             'possible': yes(YesNo('Can it be done?'), asked.possible),
@@ -135,11 +138,10 @@ class Examples:
             left = len(steps) - len(situation.done) - reached
             rows['left'] = (LEFT, min(left, 6))
         if asked.possible and steps:
-            options = situation.skills + (FINISHED, CANNOT)
             for kind, text, step in (
                 ('first', 'What comes first?', steps[0]), ('last', 'What comes last?', steps[-1])
             ):  # fmt: skip
-                rows[kind] = Choice(text, options), options.index(step)
+                rows[kind] = Choice(text, situation.options), option(step)
             name = rng.choice(steps) if rng.random() < 0.5 else rng.choice(situation.skills)
             way = plain(self.composer.way(rng, self.words.skills[name]))
             rows['asked'] = yes(YesNo(f'Must it {way}?'), name in steps)
