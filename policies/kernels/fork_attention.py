@@ -121,9 +121,9 @@ def place(
         The queries [M, H, D], contiguous; None without any.
     """
     if k.is_cuda:
-        from flashrt_policies.kernels import fork_attention_triton
+        from flashrt_policies.kernels import fork_place_triton
 
-        return fork_attention_triton.place(k, v, rows, slots, turn, k_scale, eps, q, q_scale)
+        return fork_place_triton.place(k, v, rows, slots, turn, k_scale, eps, q, q_scale)
     turned = _turned(k, turn, k_scale, eps)
     slots.fresh[0].copy_(turned.transpose(0, 1))
     slots.fresh[1].copy_(v.transpose(0, 1))
@@ -152,9 +152,9 @@ def turned_queries(
         [N, H, D], contiguous.
     """
     if q.is_cuda:
-        from flashrt_policies.kernels import fork_attention_triton
+        from flashrt_policies.kernels import fork_place_triton
 
-        return fork_attention_triton.turned_queries(q, rows, turn, scale, eps)
+        return fork_place_triton.turned_queries(q, rows, turn, scale, eps)
     return _turned(q, turn, scale, eps)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from flashrt_policies.kernels.fork_delta import DeltaSlots
 from flashrt_policies.kernels.fork_stream import COLUMNS, Tables
+from flashrt_policies.kernels.fork_walk_triton import branch_kernel, trunk_kernel
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
 from flashrt_policies.kernels.gated_delta_triton import soft_plus, unit_inverse
 from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
@@ -148,110 +149,6 @@ def prepare_kernel(
         turn = -tl.dot(tl.trans(w), k_end, input_precision='tf32x3')
         tl.store(turn_ptr + slot * K * K + at_k[:, None] * K + at_k[None, :], turn.to(kind))
         tl.store(last_ptr + slot, tl.exp(last))
-
-
-@triton.jit
-def walk(
-    state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, begin_at, end,
-    at_k, at_v, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Take the state [N, K] over chunks begin_at .. end of a segment; keep it before each."""
-    kind = before_ptr.dtype.element_ty
-    i = tl.arange(0, C)
-    square = at_k[:, None] * K + at_k[None, :]
-    by_key = i[:, None] * K + at_k[None, :]
-    by_value = i[:, None] * V + at_v[None, :]
-    tile = at_v[:, None] * K + at_k[None, :]
-    fade = tl.load(last_ptr + (first + begin_at) * heads + head, mask=begin_at < end, other=1.0)
-    for order in tl.range(begin_at, end, num_stages=STAGES):
-        slot = ((first + order) * heads + head).to(tl.int64)
-        # The next chunk's decay is on its way while this one is computed.
-        after = tl.load(last_ptr + slot + heads, mask=order + 1 < end, other=1.0)
-        turn = tl.load(turn_ptr + slot * K * K + square)
-        keys = tl.load(keys_ptr + slot * C * K + by_key)
-        new = tl.load(new_ptr + slot * C * V + by_value)
-        low = state.to(kind)
-        tl.store(before_ptr + slot * V * K + tile, low)
-        state = tl.dot(tl.trans(new), keys, state * fade, input_precision='tf32x3')
-        state = tl.dot(low, turn, state, input_precision='tf32x3')
-        fade = after
-    return state
-
-
-@triton.jit(do_not_specialize=['begin_at', 'end_at'])
-def trunk_kernel(
-    turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, state_ptr,
-    state_apart_ptr, proj_ptr, window_ptr, window_apart_ptr, proj_row, channels, heads, key_dim,
-    dim, begin_at, end_at,
-    COLUMNS: tl.constexpr, TAPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    N: tl.constexpr, SHARE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """One trunk's head and N columns of its state [N, K], over the chunks of one stretch.
-
-    At the mark the state goes to the slot, and SHARE channels of the window before it.
-    """
-    begin(PDL)
-    request, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    spot = segments_ptr + request * COLUMNS
-    start, count, slot = tl.load(spot), tl.load(spot + 1), tl.load(spot + 2)
-    position, mark, first = tl.load(spot + 3), tl.load(spot + 5) // C, tl.load(spot + 6)
-    low, high = tl.maximum(begin_at - first, 0), tl.minimum(tl.cdiv(count, C), end_at - first)
-    # A trunk that is wholly in its slot has no chunk, but branches still look for its end.
-    whole = (count == 0) & (position > 0) & (begin_at == 0)
-    if (low >= high) & (whole == 0):
-        return
-    at_k, at_v = tl.arange(0, K), part * N + tl.arange(0, N)
-    in_state = (at_k < key_dim)[None, :] & (at_v < dim)[:, None]
-    live = state_ptr + tl.multiple_of(tl.load(state_apart_ptr + slot), 16)
-    live += head * key_dim * dim + at_k[None, :] * dim + at_v[:, None]
-    end = ends_ptr + (request * heads + head).to(tl.int64) * V * K
-    end += at_v[:, None] * K + at_k[None, :]
-    fresh = low == 0
-    state = tl.load(live, mask=in_state & fresh & (position > 0), other=0.0)  # float32
-    state += tl.load(end, mask=(low > 0) & in_state, other=0.0)
-    middle = tl.minimum(tl.maximum(mark, low), high)
-    state = walk(
-        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, low, middle,
-        at_k, at_v, C, K, V, STAGES,
-    )  # fmt: skip
-    if (mark > low) & (mark <= high):
-        tl.store(live, state, mask=in_state)
-        channel = (head * tl.num_programs(2) + part) * SHARE + tl.arange(0, SHARE)
-        window = window_ptr + tl.load(window_apart_ptr + slot)
-        for tap in tl.static_range(TAPS - 1):
-            source = (start + mark * C - (TAPS - 1) + tap).to(tl.int64) * proj_row
-            x = tl.load(proj_ptr + source + channel, mask=channel < channels, other=0.0)
-            tl.store(window + tap * channels + channel, x, mask=channel < channels)
-    state = walk(
-        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, middle, high,
-        at_k, at_v, C, K, V, STAGES,
-    )  # fmt: skip
-    tl.store(end, state)
-
-
-@triton.jit
-def branch_kernel(
-    turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, requests, heads,
-    COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, N: tl.constexpr,
-    STAGES: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """One branch's head and N columns of its state, from its trunk's end to its last chunk."""
-    begin(PDL)
-    branch, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    spot = segments_ptr + (requests + branch) * COLUMNS
-    count, first, trunk = tl.load(spot + 1), tl.load(spot + 6), tl.load(spot + 7)
-    chunks = tl.cdiv(count, C)
-    if chunks < 2:
-        return
-    at_k, at_v = tl.arange(0, K), part * N + tl.arange(0, N)
-    tile = at_v[:, None] * K + at_k[None, :]
-    state = tl.load(ends_ptr + (trunk * heads + head).to(tl.int64) * V * K + tile)
-    state = walk(
-        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, 0,
-        chunks - 1, at_k, at_v, C, K, V, STAGES,
-    )  # fmt: skip
-    slot = ((first + chunks - 1) * heads + head).to(tl.int64)
-    tl.store(before_ptr + slot * V * K + tile, state.to(before_ptr.dtype.element_ty))
 
 
 @triton.jit

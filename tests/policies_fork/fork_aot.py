@@ -22,6 +22,7 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
         fork_attention_triton,
         fork_delta_triton,
         fork_head_triton,
+        fork_place_triton,
         fork_stream_triton,
     )
 
@@ -50,9 +51,9 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
             q, gate = new(count, heads, 2 * dim).split(dim, -1)
             k = new(count, kv, dim)
             turn = (new(count, 32, kind=wide), new(count, 32, kind=wide))
-            turned = fork_attention_triton.place(k, k, rows, place, turn, scale, 1e-6, q, scale)
-            fork_attention_triton.place(k, k, rows, place, turn, scale, 1e-6)
-            fork_attention_triton.turned_queries(q, rows, turn, scale, 1e-6)
+            turned = fork_place_triton.place(k, k, rows, place, turn, scale, 1e-6, q, scale)
+            fork_place_triton.place(k, k, rows, place, turn, scale, 1e-6)
+            fork_place_triton.turned_queries(q, rows, turn, scale, 1e-6)
             lists = fork_attention_triton.plan(tables, heads, kv, 8192, 2)
             for read in (False, True):
                 fork_attention_triton.attend(turned, tables, rows, place, gate, lists, read)

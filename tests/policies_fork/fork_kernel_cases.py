@@ -155,6 +155,7 @@ def delta(d: Any) -> Iterator[tuple[str, float]]:
 def attention(d: Any) -> Iterator[tuple[str, float]]:
     """Keys placed, queries turned, all rows and read rows attended to."""
     from flashrt_policies.kernels import fork_attention_triton as triton_path
+    from flashrt_policies.kernels import fork_place_triton
 
     shapes = ((2, 1, 16, 8, True), (3, 1, 24, 3, True), (4, 2, 32, 4, False), (2, 2, 20, 10, True))
     for number, (heads, kv, dim, half, full) in enumerate(shapes):
@@ -191,8 +192,8 @@ def attention(d: Any) -> Iterator[tuple[str, float]]:
             low(k), low(v), t.there_rows, there, turn, scale[1], 1e-6, low(q), scale[0]
         )
         turn = fork_attention.rotary(t.rows, freq)
-        turned = triton_path.place(k, v, t.rows, here, turn, scales[1], 1e-6, q, scales[0])
-        apart = triton_path.turned_queries(q, t.rows, turn, scales[0], 1e-6)
+        turned = fork_place_triton.place(k, v, t.rows, here, turn, scales[1], 1e-6, q, scales[0])
+        apart = fork_place_triton.turned_queries(q, t.rows, turn, scales[0], 1e-6)
         assert torch.equal(apart[: t.used], turned[: t.used])
         yield f'queries {heads}x{dim}', error(turned[: t.used], want.double())
         for a, b in zip(buffers, copies, strict=True):

@@ -119,7 +119,7 @@ class Slots:
         length, capsule = self._match(state)
         shared = self.registry
         if isinstance(shared, TextRegistry) and len(shared.texts) > self._count:
-            entry = shared.match(state, self._made)
+            entry = shared.match(state.tolist(), self._made)
             if entry is not None and len(entry.tokens) > length:
                 return len(entry.tokens), entry.capsule
         return length, capsule
