@@ -148,17 +148,11 @@ class HybridLM:
         embed.advance(self._span.tensor, state.position.tensor, self._valid.tensor)
 
     def _consume_fused(self, x: torch.Tensor) -> None:
-        from flashrt_policies.hybrid_lm.step import run_last
-        from flashrt_policies.kernels.embed_triton import finish
+        from flashrt_policies.hybrid_lm.step import consume
 
-        config, weights, state, at = self.config, self.weights, self.state, self._at
-        h = run_layers(config, weights, state, x, at, len(weights.layers) - 1)
-        last, made = run_last(config, weights, state, x, h, at, self._noting)
-        if made is not None:
-            self._note(made)
-        finish(
-            last, weights.norm, config.eps, state.hidden.tensor, state.position.tensor,
-            self._span.tensor, self._valid.tensor,
+        consume(
+            self.config, self.weights, self.state, x, self._at, self._span.tensor,
+            self._note if self._noting else None,
         )  # fmt: skip
 
     def _note(self, made: torch.Tensor) -> None:
@@ -187,16 +181,9 @@ class HybridLM:
         self._choose(drawn)
 
     def _step_fused(self) -> None:
-        from flashrt_policies.hybrid_lm.step import step_layers
-        from flashrt_policies.kernels.embed_triton import finish, take_one
+        from flashrt_policies.hybrid_lm.step import decode
 
-        state = self.state
-        history, position = state.history.tensor[0], state.position.tensor
-        x = take_one(
-            state.token.tensor, self.weights.embed, history, position, state.digest.tensor
-        )
-        x = step_layers(self.config, self.weights, state, x, self._at)
-        finish(x, self.weights.norm, self.config.eps, state.hidden.tensor, position)
+        decode(self.config, self.weights, self.state, self._at)
 
     # What callers do.
 

@@ -8,14 +8,16 @@ read, the other tokens leave their keys and values, or their part of the state.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from flashrt_policies.hybrid_lm.config import LMConfig
-from flashrt_policies.hybrid_lm.layers import Stretch, mix_full, mix_linear
+from flashrt_policies.hybrid_lm.layers import Stretch, mix_full, mix_linear, run_layers
 from flashrt_policies.hybrid_lm.state import LMState
 from flashrt_policies.hybrid_lm.weights import FullLayer, Layer, LinearLayer, Weights
 from flashrt_policies.kernels.decode_triton import attend_one, delta_step
-from flashrt_policies.kernels.embed_triton import pick
+from flashrt_policies.kernels.embed_triton import finish, pick, take_one
 from flashrt_policies.kernels.linear_triton import gated, linear, project, row
 from flashrt_policies.kernels.place_triton import place
 
@@ -166,3 +168,41 @@ def run_last(
     h = project(mixed, layer.w_out, bias, x, layer.norm_mlp, config.eps)
     act = gated(h, layer.w_gate_up)
     return one, project(act, layer.w_down, None, x, weights.norm, config.eps)
+
+
+def consume(
+    config: LMConfig,
+    weights: Weights,
+    state: LMState,
+    x: Tensor,
+    at: Stretch,
+    span: Tensor,
+    note: Callable[[Tensor], None] | None,
+) -> None:
+    """Consume a stretch of tokens and keep the last one's hidden state.
+
+    Args:
+        config: the model's dimensions.
+        weights: its parameters.
+        state: the text's buffers.
+        x: embedded tokens [M, hidden], overwritten.
+        at: where the stretch stands.
+        span: int64 [2], moved on as `embed.advance` does.
+        note: told the last hidden states [M, hidden] before the position moves; or None.
+    """
+    h = run_layers(config, weights, state, x, at, len(weights.layers) - 1)
+    last, made = run_last(config, weights, state, x, h, at, note is not None)
+    if note is not None and made is not None:
+        note(made)
+    hidden, position = state.hidden.tensor, state.position.tensor
+    finish(last, weights.norm, config.eps, hidden, position, span, at.valid)
+
+
+def decode(config: LMConfig, weights: Weights, state: LMState, at: Stretch) -> None:
+    """Consume the chosen token and keep its hidden state."""
+    position = state.position.tensor
+    x = take_one(
+        state.token.tensor, weights.embed, state.history.tensor[0], position, state.digest.tensor
+    )
+    x = step_layers(config, weights, state, x, at)
+    finish(x, weights.norm, config.eps, state.hidden.tensor, position)
