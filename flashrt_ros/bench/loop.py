@@ -2,7 +2,8 @@
 
 The robot is a stand-in that costs nothing to simulate (`loop_world`); everything else is real.
 Missed ticks and lateness, idle and with one core loaded; hand-offs of subgoals; interrupts at
-random phases; warm re-entry beside a cold restart of the brain; how fast the gate is on guard.
+random phases; warm re-entry, of the robot and of the brain alone, beside a cold restart; how fast
+the gate is on guard.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from flashrt_ros.bench import loop_handoff, loop_system
+from flashrt_ros.bench import loop_brain, loop_handoff
 from flashrt_ros.bench.report import Row
 
 PEERS = ('cold-restart',)
@@ -21,13 +22,23 @@ FULL_S = 600.0  # seconds for which the figures are meant
 HANDOFFS = 10_000
 INTERRUPTS = 1000  # of a full run; a shorter one has fewer in proportion
 GATES = 5
+BRAIN_RUNS = 30
 
 
 def measure(
     device: str, peers: Sequence[str], log: Callable[[str], None], seconds: float = 60.0
 ) -> list[Row]:
-    """Measure everything; ``seconds`` is how long the robot runs idle (a sixth of it loaded)."""
-    rows = handoff_rows(device, log)
+    """Measure everything; ``seconds`` is how long the robot runs idle (a sixth of it loaded).
+
+    Where there is no ROS 2 only what needs none is measured: hand-offs, and the brain's own way
+    back.
+    """
+    rows = handoff_rows(device, log) + brain_rows(device, peers, log)
+    try:
+        from flashrt_ros.bench import loop_system
+    except ImportError as error:
+        log(f'no ROS 2 here ({error}): the rest is left out')
+        return rows
     gates = [loop_system.gate_start() for _ in range(GATES)]
     rows.append(timing('gate on guard', gates))
     for loaded in (False, True):
@@ -55,6 +66,15 @@ def handoff_rows(device: str, log: Callable[[str], None]) -> list[Row]:
         Row('handoff torn', found.torn, 'count', spread=spread),
         Row('handoff lost', found.lost, 'count', spread=spread),
     ]
+
+
+def brain_rows(device: str, peers: Sequence[str], log: Callable[[str], None]) -> list[Row]:
+    """Back to a capsule and on to the next chunk, beside a start from nothing."""
+    log(f'{BRAIN_RUNS} re-entries of the brain alone')
+    row = timing('re-entry of the brain', loop_brain.warm(device, BRAIN_RUNS))
+    if 'cold-restart' in peers:
+        row.peers['cold-restart'] = round(statistics.median(loop_brain.cold(device)), 1)
+    return [row]
 
 
 def lateness_rows(name: str, lateness: np.ndarray, missed: int) -> list[Row]:

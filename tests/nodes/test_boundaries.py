@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -106,6 +107,28 @@ def test_rollback_by_boundaries(running: Running) -> None:
 def _tick_of(operator: Operator, epoch: int) -> int:
     """Return the tick of the first action sent in ``epoch``; -1 while there is none."""
     return next((m.tick for _, m in operator.record.sent if m.epoch == epoch and not m.held), -1)
+
+
+def test_resume_at_the_start(running: Running) -> None:
+    """Warm re-entry to the episode's start by its name: the brain is back, the robot is not."""
+    _, operator = running
+    operator.interrupt()
+    tick = operator.state.tick if operator.state is not None else 0
+    epoch = operator.resume('episode-start').epoch
+    assert _moves(operator, epoch)
+    assert operator.until(lambda: operator.generation() == 1, 10.0)
+    assert _tick_of(operator, epoch) > tick
+
+
+def test_every_line_has_episode_and_epoch(running: Running) -> None:
+    """The log is structured: each line of each node ends with the two numbers of its moment."""
+    system, operator = running
+    assert operator.episode is not None
+    for node in ('gate', 'sim', 'brain', 'supervisor'):
+        lines = [x for x in system.lines(node) if f'[{node}]' in x]
+        assert all(re.search(r' \| episode=\d+ epoch=\d+$', line) for line in lines), lines
+    newest = [x for x in system.lines('supervisor') if ' -> ' in x][-1]
+    assert newest.endswith(f'| episode={operator.episode.episode} epoch={operator.episode.epoch}')
 
 
 def test_rollback_while_interrupted(running: Running) -> None:
