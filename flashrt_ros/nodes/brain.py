@@ -43,9 +43,13 @@ class Brain(policy.PolicyNode):
 
     def hosts(self, skills: Sequence[str], ctx: Any, mailbox: Any) -> dict[str, Any]:
         """Make the planner for what the policy can do; its state belongs to the capsules."""
-        self.planner = planner_of(self.p, skills, ctx, mailbox)
+        self.planner = self.make(skills, ctx, mailbox)
         self.clock = PlannerClock()
         return {'planner': self.planner, 'planner/clock': self.clock}
+
+    def make(self, skills: Sequence[str], ctx: Any, mailbox: Any) -> Planner:
+        """Return the planner; tests put another here."""
+        return planner_of(self.p, skills, ctx, mailbox)
 
     @property
     def _now(self) -> Stamp:

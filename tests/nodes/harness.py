@@ -19,9 +19,14 @@ INSTRUCTION = 'open the drawer, then close it'
 TOY = {'sim': {'env': 'toy_world:Toy-v0'}}
 
 
-def table(planner_apart: bool = False, robot: str = '', recorder: bool = False) -> list[Process]:
+def table(
+    planner_apart: bool = False,
+    robot: str = '',
+    recorder: bool = False,
+    brain: str = 'toy_brain.py',
+) -> list[Process]:
     """Return the processes: the toy policy in the brain, ``robot`` as simulator."""
-    others = {'brain': 'toy_policy_node.py' if planner_apart else 'toy_brain.py', 'sim': robot}
+    others = {'brain': 'toy_policy_node.py' if planner_apart else brain, 'sim': robot}
     return [
         replace(p, executable=str(HERE / others[p.node])) if others.get(p.node) else p
         for p in processes(planner_apart=planner_apart, recorder=recorder)
@@ -45,6 +50,7 @@ def toy_system(
     planner_apart: bool = False,
     robot: str = '',
     recorder: bool = False,
+    brain: str = 'toy_brain.py',
 ) -> Iterator[tuple[System, Operator, Lifecycle]]:
     """Run a whole system in a domain of its own, up and active."""
     domain = free_domain()
@@ -53,7 +59,7 @@ def toy_system(
         params.setdefault(node, {}).update(values)
     with (
         toy_environment(),
-        System(table(planner_apart, robot, recorder), params, domain) as system,
+        System(table(planner_apart, robot, recorder, brain), params, domain) as system,
         Operator(domain) as operator,
     ):
         lifecycle = Lifecycle(operator.node, system.check)
