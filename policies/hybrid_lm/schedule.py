@@ -15,7 +15,7 @@ from collections.abc import Sequence
 CPU_UNITS = (64,)
 # What a replay costs beside its rows, in rows: hundreds of launches bound by their latency.
 START = 512
-CUDA_UNITS = (64, 128, 256, 512, 1024, 2048)
+CUDA_UNITS = (64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def cut(count: int, units: Sequence[int]) -> list[tuple[int, int]]:

@@ -33,9 +33,9 @@ TAPS_ROWS, TAPS_WIDTH = 8, 1024
 PREPARE_WARPS = 4
 CARRY_WARPS = 4
 READ_WARPS = 4
-# From this many chunks on they are taken in stretches: the walk leaves most of the GPU idle, so it
-# goes over one stretch while others are prepared and read.
-LONG, STRETCHES = 16, 4
+# Longer replays are taken in stretches of so many chunks: the walk leaves most of the GPU idle, so
+# it goes over one stretch while others are prepared and read.
+STRETCH = 16
 
 
 @triton.jit
@@ -290,7 +290,7 @@ def mix(
     share = triton.next_power_of_2(triton.cdiv(channels, heads * parts))
     deep = stages(proj, k * k + CHUNK * (k + columns), 3)
 
-    stretch = triton.cdiv(chunks, STRETCHES) if chunks >= LONG and proj.is_cuda else chunks
+    stretch = STRETCH if proj.is_cuda else chunks
     cuts = [(start, min(start + stretch, chunks)) for start in range(0, chunks, stretch)]
     how = early(proj) if len(cuts) == 1 else {'PDL': 0}
 

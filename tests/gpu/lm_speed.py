@@ -160,14 +160,14 @@ def sweep() -> None:
         valid = d.number(rows)
         for warps in (4, 8):
             for high in (4, 8, 16):
-                for stretches in (1, 2, 4, 8) if rows > 64 else (1,):
-                    gd.PREPARE_WARPS, gd.TAPS_ROWS, gd.STRETCHES = warps, high, stretches
-                    name = f'mix {rows}: warps {warps} rows {high} stretches {stretches}'
+                for stretch in (4, 8, 16, 32) if rows > 64 else (16,):
+                    gd.PREPARE_WARPS, gd.TAPS_ROWS, gd.STRETCH = warps, high, stretch
+                    name = f'mix {rows}: warps {warps} rows {high} stretch {stretch}'
                     found[name] = gpu_ms(
                         lambda args=args, valid=valid: gd.mix(*args, norm, 1e-6, valid, dims)
                     )
                     say(f'{name}: {found[name]:.4f} ms')
-        gd.PREPARE_WARPS, gd.TAPS_ROWS, gd.STRETCHES = 4, 8, 4
+        gd.PREPARE_WARPS, gd.TAPS_ROWS, gd.STRETCH = 4, 8, 16
     keys, values = d.normal(2, 32768, 256), d.normal(2, 32768, 256)
     plain = at.tile_sizes
     for rows, position in ((64, 2048), (64, 30000), (2048, 0), (2048, 14336)):
