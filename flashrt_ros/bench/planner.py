@@ -257,6 +257,8 @@ def measure(
     rows += start_rows(device)
     if not cpu:
         torch.cuda.empty_cache()
+    for made in rows:  # before the peers: what is measured is told, whatever becomes of them
+        log(f'{made.work}: {made.ours} {made.unit}, {made.spread}')
     planner_peers.measure(rows, peers, QWEN_0_8B, device, log)
     if cpu:
         for made in rows:

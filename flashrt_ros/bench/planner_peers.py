@@ -225,8 +225,7 @@ def measure(
             found = both_starts(partial(run, name, dims, device), works, SECONDS[name])
         for row in rows:
             row.peers[name] = found.get(row.work, found[''])
-        if not all(isinstance(row.peers[name], int | float) for row in rows):
-            log(f'{name}: {found[""]}')
+            log(f'{name}: {row.work}: {row.peers[name]}')
 
 
 def both_starts(
