@@ -72,7 +72,7 @@ class Inverse(torch.autograd.Function):
         return inverse
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         """Return the gradient of `a`, strictly lower triangular."""
         (inverse,) = ctx.saved_tensors
         return -(inverse.mT @ grad @ inverse.mT).tril(-1)

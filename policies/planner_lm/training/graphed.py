@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class GraphedStep:
         self._body, self._clear, self._device = body, clear, device
         self._seen: dict[tuple[int, ...], int] = {}
         self._graphs: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
-        self._pool: object = None
+        self._pool: Any = None
 
     def __call__(self, batch: Batch) -> Tensor:
         """Take a step; return its loss, a scalar on the device."""

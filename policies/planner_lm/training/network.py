@@ -99,7 +99,7 @@ class CausalConv(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of both."""
         series, taps = ctx.saved_tensors
         length = grad.shape[1]
