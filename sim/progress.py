@@ -38,8 +38,11 @@ class Progress:
             )
         # The last line is empty, or what a kill cut short: its episode is run again.
         whole = lines[1:-1]
-        self.results = [_result(self.path, line) for line in whole]
-        self.path.write_text('\n'.join([head, *whole, '']), 'utf-8')
+        # Two rollouts at once may both have run an episode; it came out the same.
+        found = {_key(result): result for line in whole for result in [_result(self.path, line)]}
+        self.results = list(found.values())
+        kept = [json.dumps(asdict(result), ensure_ascii=False) for result in self.results]
+        self.path.write_text('\n'.join([head, *kept, '']), 'utf-8')
 
     def done(self, tasks: Sequence[Task]) -> set[tuple[str, int]]:
         """(task's key, number) of the finished episodes of `tasks`."""
@@ -60,6 +63,10 @@ class Progress:
     def finish(self) -> None:
         """The report is written; nothing is left to go on with."""
         self.path.unlink(missing_ok=True)
+
+
+def _key(result: Result) -> tuple[str, str, str, int]:
+    return result.environment, result.start, result.task, result.episode
 
 
 def _result(path: Path, line: str) -> Result:

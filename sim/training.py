@@ -15,12 +15,20 @@ from flashrt_policies.training.data import Demonstrations
 from flashrt_ros.control.text import encode
 
 from .dataset import Episode, EpisodeDataset
+from .words import varied
 
 
-def demonstrations(datasets: Sequence[EpisodeDataset], horizon: int) -> Demonstrations:
+def demonstrations(
+    datasets: Sequence[EpisodeDataset], horizon: int, synonyms: bool = False
+) -> Demonstrations:
     """Read data sets into flat arrays; their pictures stay in the files until a device wants them.
 
     A skill is one subgoal of one data set, so that every task weighs the same in training.
+
+    Args:
+        datasets: with the same cameras.
+        horizon: actions in a chunk.
+        synonyms: add wordings with words changed for others of the same meaning, see `words`.
     """
 
     def rows(wordings: tuple[str, ...]) -> np.ndarray:
@@ -37,6 +45,17 @@ def demonstrations(datasets: Sequence[EpisodeDataset], horizon: int) -> Demonstr
         skill += [next(each).subgoal.astype(np.int64) + offset for _ in dataset.files]
         offset += len(dataset.subgoals)
     counts = [len(episode.seen) for episode in episodes]
+    held_out = {
+        text
+        for dataset in datasets
+        for goal in range(len(dataset.subgoals))
+        for text in dataset.held_out(goal)
+    }
+
+    def wordings(dataset: EpisodeDataset, goal: int) -> tuple[str, ...]:
+        known = dataset.wordings(goal)
+        return varied(known, held_out) if synonyms else known
+
     pairs = [(dataset, goal) for dataset in datasets for goal in range(len(dataset.subgoals))]
     return Demonstrations(
         images={camera: StoredPictures(files, counts, camera) for camera in datasets[0].cameras},
@@ -46,7 +65,7 @@ def demonstrations(datasets: Sequence[EpisodeDataset], horizon: int) -> Demonstr
         skill=np.concatenate(skill),
         ahead=np.concatenate([e.chunks(horizon)[1].sum(1) for e in episodes]).astype(np.int64),
         skills=[dataset.subgoals[goal] for dataset, goal in pairs],
-        wordings=[rows(dataset.wordings(goal)) for dataset, goal in pairs],
+        wordings=[rows(wordings(dataset, goal)) for dataset, goal in pairs],
         held_out=[rows(dataset.held_out(goal)) for dataset, goal in pairs],
         seen=np.concatenate([e.seen + at for e, at in zip(episodes, first, strict=True)]),
     )

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         raise FlashrtError(f'--device {device}: no CUDA device here; want cpu or auto')
     datasets = open_all(args.data)
     low, high = action_limits(datasets[0].environment)
-    data = demonstrations(datasets, recipe.horizon)
+    data = demonstrations(datasets, recipe.horizon, recipe.synonyms)
     episodes = sum(len(dataset) for dataset in datasets)
     print(f'{episodes} episodes, {len(data)} ticks, on {device}', file=sys.stderr)
     args.out.mkdir(parents=True, exist_ok=True)

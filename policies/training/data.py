@@ -141,6 +141,7 @@ class Frames:
         device: where the arrays live.
         validation: share of the episodes kept out of training, chosen by `seed`.
         seed: of the split.
+        balance: skills are drawn in proportion to their number of frames to this power.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Frames:
         device: torch.device,
         validation: float,
         seed: int,
+        balance: float = 0.0,
     ) -> None:
         data.check()
         for camera in cameras:
@@ -188,11 +190,15 @@ class Frames:
         self.order = _tensor(np.concatenate(by_skill), device)
         self.counts = torch.tensor([len(frames) for frames in by_skill], device=device)
         self.starts = self.counts.cumsum(0) - self.counts
+        share = self.counts.double() ** balance
+        self.shares = (share.cumsum(0) / share.sum()).float()  # [S], the last one is 1
 
     def sample(self, count: int, generator: torch.Generator) -> Batch:
-        """Draw `count` training frames, every skill equally often, each with some wording."""
+        """Draw `count` training frames, skills as `balance` says, each with some wording."""
         draw = torch.rand(3, count, generator=generator, device=self.device)
-        skill = (draw[0] * len(self.counts)).long()
+        skill = torch.searchsorted(self.shares, draw[0], right=True).clamp(
+            max=len(self.counts) - 1
+        )
         count_of = self.counts[skill]
         at = self.starts[skill] + torch.minimum((draw[1] * count_of).long(), count_of - 1)
         return self.at(self.order[at], draw[2])

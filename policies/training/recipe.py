@@ -50,6 +50,7 @@ class Training:
         ema: decay of the averaged weights that are exported.
         autocast: compute type of matrix work on a GPU: bfloat16 or float32.
         compile: let torch's compiler fuse the network; about a minute at the start, then faster.
+        balance: how often a skill is drawn: its number of frames to this power; at 0 all equally.
         validation: share of the episodes kept out for validation.
         validate_every: steps between validations.
         save_every: steps between saves of the training state.
@@ -66,6 +67,7 @@ class Training:
     ema: float = 0.999
     autocast: str = 'bfloat16'
     compile: bool = False
+    balance: float = 0.0
     validation: float = 0.04
     validate_every: int = 1000
     save_every: int = 2000
@@ -79,6 +81,7 @@ class Recipe:
         policy: architecture that is trained.
         seed: every random choice follows from it.
         horizon: actions in a chunk.
+        synonyms: also train on the wordings with words changed for others of the same meaning.
         dtype: element type of the exported weights.
         model: sizes of the network.
         train: the loop.
@@ -89,6 +92,7 @@ class Recipe:
     policy: str = 'flow_vla'
     seed: int = 0
     horizon: int = 16
+    synonyms: bool = False
     dtype: str = 'float16'
     model: FlowSizes = field(default_factory=FlowSizes)
     train: Training = field(default_factory=Training)
@@ -154,6 +158,7 @@ def _check(recipe: Recipe) -> None:
             0 <= train.validation < 1,
             f'train.validation is {train.validation}; want a share from 0 to below 1',
         ),
+        (0 <= train.balance <= 1, f'train.balance is {train.balance}; want 0 to 1'),
         (
             train.autocast in ('bfloat16', 'float32'),
             f'train.autocast is {train.autocast!r}; want bfloat16 or float32',

@@ -70,7 +70,13 @@ def train(
     spec = spec_of(data, recipe.horizon, low, high)
     validation = recipe.train.validation
     frames = Frames(
-        data, spec.cameras, recipe.horizon, torch.device(device), validation, recipe.seed
+        data,
+        spec.cameras,
+        recipe.horizon,
+        torch.device(device),
+        validation,
+        recipe.seed,
+        recipe.train.balance,
     )
     trainer = Trainer(recipe, spec, frames, out, tell)
     if resume:

@@ -205,6 +205,37 @@ def test_the_shipped_recipe_is_valid_and_small() -> None:
     assert FlowSizes.of(checkpoint.read_config(weights)['model']) == made.model
 
 
+def test_skills_are_drawn_as_balance_says() -> None:
+    """All equally at 0, in proportion to their frames at 1."""
+    data = tiny.demonstrations()
+    data.skill = np.where(np.arange(len(data)) < len(data) // 4, 0, 1)
+    data.seen = np.arange(len(data))
+    for balance, share in ((0.0, 0.5), (1.0, 0.75)):
+        frames = Frames(
+            data, tuple(data.images), tiny.SPEC.horizon, torch.device('cpu'), 0.0, 0, balance
+        )
+        drawn = frames.sample(4000, torch.Generator().manual_seed(1)).skill
+        assert abs(float((drawn == 1).float().mean()) - share) < 0.05
+
+
+def test_pictures_may_be_fewer_than_ticks() -> None:
+    """An example is a picture; its chunk is made of the ticks that follow, pictured or not."""
+    whole, sparse = tiny.demonstrations(), tiny.demonstrations()
+    sparse.seen = np.arange(0, len(whole), 2)
+    sparse.images = {name: images[::2] for name, images in whole.images.items()}
+    both = [
+        Frames(data, tuple(data.images), tiny.SPEC.horizon, torch.device('cpu'), 0.0, 0)
+        for data in (whole, sparse)
+    ]
+    a = both[0].at(torch.tensor([6]), torch.zeros(1))
+    b = both[1].at(torch.tensor([3]), torch.zeros(1))
+    assert torch.equal(a.images, b.images) and torch.equal(a.actions, b.actions)
+    assert torch.equal(a.proprio, b.proprio) and torch.equal(a.valid, b.valid)
+    sparse.seen = sparse.seen + len(whole)
+    with pytest.raises(DataError, match='seen leaves the data'):
+        sparse.check()
+
+
 def test_demonstrations_that_do_not_fit_are_refused() -> None:
     """Arrays of other lengths, NaN, chunks that leave their episode: one line each."""
     for name, value, reason in (

@@ -64,6 +64,7 @@ def test_a_stopped_rollout_goes_on(tmp_path):
     assert again.done(tasks) == {(tasks[0].key, number) for number in range(3)}
     assert again.results == progress.results
     again.add(result(FIFTY[0], 3, False))
+    again.add(result(FIFTY[0], 3, False))  # run by a second rollout at the same time
     assert len(Progress(report, settings).results) == 4
     with pytest.raises(SimulationError, match='other settings'):
         Progress(report, settings | {'seed': 1})
