@@ -78,15 +78,20 @@ def test_rules_answer_no_questions(running: Operator) -> None:
     assert 'answers no questions' in answer.message
 
 
-def test_a_model_answers_over_ros(tmp_path: Path) -> None:
-    """Typed questions, typed answers, the same as those of `decide`."""
+@pytest.mark.parametrize('apart', [False, True])
+def test_a_model_answers_over_ros(apart: bool, tmp_path: Path) -> None:
+    """Typed questions, typed answers, the same as those of `decide`; in the brain and apart."""
     from decide_tiny import checkpoint
 
     from flashrt_policies.planner_lm.decide import open_decider
     from flashrt_policies.planner_lm.questions import Choice, Score, YesNo
 
     folder = checkpoint(tmp_path / 'tiny')
-    with toy_system({'brain': {'planner': str(folder)}}) as (_, operator, _):
+    mine: dict[str, dict[str, str]] = {'brain': {'planner': str(folder)}}
+    if apart:
+        skills = "['open the drawer', 'close the drawer']"
+        mine = {'planner': {'planner': str(folder), 'skills': skills}}
+    with toy_system(mine, planner_apart=apart) as (_, operator, _):
         client = operator.node.create_client(Decide, names.DECIDE)
         assert client.wait_for_service(10.0)
         asked = [
