@@ -6,6 +6,7 @@ over and the file complete; until then it ends in `.part`.
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import datetime
 from pathlib import Path
@@ -41,6 +42,7 @@ PARAMS = (
     Param('keep', 100, 'files kept; the oldest are deleted', 1, 10**6),
     *PROCESS_PARAMS,
 )
+STRAGGLERS_S = 1.0  # after its end, what was said of an episode may still be on its way
 OVER = (episode.IDLE, episode.FAULT)
 
 
@@ -86,6 +88,7 @@ class RecorderNode(Managed):
         self.p = declare(self, PARAMS)
         self._now: Recording | None = None
         self._latest = (0, 0)  # episode and epoch
+        self._ends = math.inf  # monotonic second at which the file is complete
 
     def stamp(self) -> tuple[int, int]:
         """Return the episode and epoch that are heard of."""
@@ -117,6 +120,7 @@ class RecorderNode(Managed):
             topics.append((Image, names.IMAGE.format(camera=camera), latest))
         for kind, topic, profile in topics:
             self.listen(kind, topic, self._into(topic, kind), profile, group, raw=True)
+        self.every(STRAGGLERS_S / 4, self._look, group)
 
     def deactivate(self) -> None:
         """Complete the file that is being written."""
@@ -135,8 +139,6 @@ class RecorderNode(Managed):
                 if self._now.nbytes > self.p.max_mb * 2**20:
                     self.log.warning(f'{self._now.path.name} has {self.p.max_mb} MiB: closed')
                     self._end()
-            if kind is EpisodeState and self._over:
-                self._end()
 
         return heard
 
@@ -144,14 +146,17 @@ class RecorderNode(Managed):
         self._latest = (msg.episode, msg.epoch)
         if self._now is not None and msg.episode != self._now.number:
             self._end()
-        self._over = msg.state in OVER
-        if self._now is None and not self._over:
+        over = msg.state in OVER
+        self._ends = time.monotonic() + STRAGGLERS_S if over else math.inf
+        if self._now is None and not over:
             at = datetime.now().strftime('%Y%m%d-%H%M%S')
             self._now = Recording(
                 self.folder / f'episode-{msg.episode:04d}-{at}.mcap', msg.episode
             )
 
-    _over = True
+    def _look(self) -> None:
+        if time.monotonic() >= self._ends:
+            self._end()
 
     def _end(self) -> None:
         if self._now is None:
