@@ -27,7 +27,7 @@ ARGUMENTS = {
     'namespace': ('', 'prefix of every node, topic and service; one per arm'),
     'planner_apart': ('false', 'the planner in a process of its own: true or false'),
     'recorder': ('false', 'record every episode: true or false'),
-    'respawn': ('true', 'start again what may be: gate and recorder: true or false'),
+    'respawn': ('true', 'start the gate again when it dies: true or false'),
     'log_level': ('info', 'debug, info, warn or error'),
 }
 KEYSTORE = ('', 'folder that scripts/make_keystore made: enclaves, keys and permissions')

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -153,6 +156,38 @@ def test_a_middleware_without_security_starts_nothing(tmp_path: Path) -> None:
     assert 'built with DDS security' in str(caught.value)
     assert '\n' not in str(caught.value)
     assert security.environment(str(folder))['ROS_SECURITY_STRATEGY'] == 'Enforce'
+
+
+@pytest.fixture
+def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let `launch` and `launch_ros` be stand-ins; return the names of the actions made."""
+    made: list[str] = []
+
+    class Stand(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            def make(*given: Any, **named: Any) -> Any:
+                made.append(name)
+                return SimpleNamespace(perform=lambda _: ARGUMENTS.get(given[0], ('', ''))[0])
+
+            return make
+
+    for name in (
+        'launch', 'launch.actions', 'launch.events', 'launch.substitutions', 'launch_ros.actions',
+        'launch_ros.event_handlers', 'launch_ros.events.lifecycle',
+    ):  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, Stand(name))
+    return made
+
+
+def test_nothing_starts_when_it_cannot_be_secure(stood_in: list[str]) -> None:
+    """secure.launch.py without a keystore: one line, a shutdown, and no node; else the nodes."""
+    names = (*ARGUMENTS, 'keystore')
+    assert len(launching._start(None, names, simulated=False, secure=True, arms=False)) == 2
+    assert [m for m in stood_in if m != 'LaunchConfiguration'] == ['LogInfo', 'Shutdown']
+    stood_in.clear()
+    launching._start(None, tuple(ARGUMENTS), simulated=False, secure=False, arms=False)
+    assert stood_in.count('LifecycleNode') == 3  # the negative control
+    assert 'Shutdown' not in stood_in
 
 
 def test_launching_knows_the_files_it_is_named_in() -> None:
