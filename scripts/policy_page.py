@@ -1,4 +1,4 @@
-"""Write the tables of docs/policy.md from docs/results/mt50.json: `python scripts/policy_page.py`."""
+"""Write the tables of docs/policy.md from docs/results/mt50.json."""
 
 from __future__ import annotations
 
