@@ -6,6 +6,7 @@ Every line of the log ends with the episode and the epoch it belongs to, as `key
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -138,6 +139,9 @@ class Managed(LifecycleNode):
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Run `activate`."""
+        # What has been loaded stays: the collector need not walk over it again between ticks.
+        gc.collect()
+        gc.freeze()
         result = self._step('activate', self.activate)
         self.active = result == OK
         return result if result != OK else super().on_activate(state)

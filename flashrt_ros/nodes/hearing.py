@@ -9,6 +9,8 @@ from flashrt_ros.control.watchdog import AgeWatch
 from flashrt_ros.nodes.convert import key
 from flashrt_ros.nodes.peers import Await
 
+STRAGGLERS = 20  # words of before an episode's beginning that may come after it
+
 
 class Hearing:
     """The newest words of each peer; callbacks fill it, operations wait on it.
@@ -24,7 +26,10 @@ class Hearing:
         self.applied = (0, -1)  # epoch and tick of what the robot applied last
         self.moving = -1  # newest epoch in which the gate let an action through
         self.replaced = ''  # a peer that has come back as another process
-        self._gate = (0, 0)  # episode and epoch of the gate's newest word
+        self._gate = (0, 0)  # newest episode and epoch of the gate
+        self._begun = (0, 0)  # those that the episode began with
+        self._older = 0  # words of the gate in a row that are older than its newest
+        self._on_their_way = 0  # how many of them prove nothing
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=100)  # stamp, tick, applied epoch
         self._ages = {peer: AgeWatch(patience) for peer in ('robot', 'gate', 'brain')}
 
@@ -44,9 +49,14 @@ class Hearing:
         """Take a command of the gate. A gate's epoch never falls: a lower one is a new process."""
         self._ages['gate'].feed()
         now = (msg.episode, msg.epoch)
-        if now < self._gate:
-            self.replaced = 'gate'
-        self._gate = now
+        if now >= self._gate:
+            self._gate, self._older = now, 0
+        else:
+            self._older += 1  # a few may still be on their way when an episode begins
+            if self._older > self._on_their_way:
+                self.replaced = 'gate'
+        if now >= self._begun:
+            self._on_their_way = 0
         if not msg.held:
             self.moving = max(self.moving, msg.epoch)
             self.wait.notify()
@@ -60,9 +70,11 @@ class Hearing:
                 return f'{peer} has been silent for {watch.age:.1f} s'
         return ''
 
-    def forgive(self) -> None:
-        """Begin anew with whoever is there: before an episode starts."""
+    def forgive(self, episode: int, epoch: int) -> None:
+        """Begin an episode anew with whoever is there."""
         self.replaced = ''
+        self._gate = self._begun = (episode, epoch)
+        self._older, self._on_their_way = 0, STRAGGLERS
 
     def carried_out_since(self, asked: int, epoch: int) -> int:
         """Return the ticks begun after ``asked`` (ns) that applied something before ``epoch``."""

@@ -68,7 +68,7 @@ class Operations:
             plan = self._links.begin_brain(stamp, instruction, seed)  # refuses, or begins
             self.instruction, self.outcome, self.plan = instruction, '', plan
             self.subgoal = plan[0] if plan else ''
-            self._new_episode()
+            self._new_episode('start')
             self._apply('start', f'start: {instruction}')
             with self._or_fault():
                 self._gate(False, 'starting')
@@ -135,7 +135,7 @@ class Operations:
             stamp = self._next('reset')
             self._links.restore_brain(boundary, stamp, seed)
             self.outcome = ''
-            self._new_episode()
+            self._new_episode('reset')
             self._apply('reset', 'reset')
             with self._or_fault():
                 self._gate(False, 'resetting')
@@ -269,9 +269,9 @@ class Operations:
             self._links.mark(boundary)
         return boundary
 
-    def _new_episode(self) -> None:
+    def _new_episode(self, event: str) -> None:
         self._links.forget_marks()
-        self._hearing.forgive()
+        self._hearing.forgive(**self._next(event))
         self._retries.clear()
 
     def _fail(self, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -18,6 +19,7 @@ from rclpy.executors import (
     MultiThreadedExecutor,
     SingleThreadedExecutor,
 )
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.signals import SignalHandlerOptions
 
 from flashrt_ros.errors import FlashrtError
@@ -26,6 +28,7 @@ from flashrt_ros.nodes import scheduling
 PARENT = 'FLASHRT_PARENT'  # process id of the runner: a node does not outlive it
 _PR_SET_PDEATHSIG = 1
 _PATIENCE = 10.0  # seconds that a node may take to end in order
+_TURN = 5e-4  # seconds a thread may keep the interpreter from a tick; Python's own 5 ms are long
 _LOOK = 0.1  # seconds after which a waiting executor looks for a signal
 
 
@@ -51,6 +54,7 @@ def run(make: Callable[[], Any], threads: int = 1) -> NoReturn:
     one line on standard error says why.
     """
     die_with_parent()
+    sys.setswitchinterval(_TURN)
     code = 1
     try:
         code = _spin(make, threads)
@@ -90,7 +94,9 @@ def _spin(make: Callable[[], Any], threads: int) -> int:
         node.trigger_activate()
     try:
         while not stop.is_set() and rclpy.ok():
-            executor.spin_once(timeout_sec=_LOOK)
+            # What a cleanup destroys may be waited for at that very moment: wait anew, without it.
+            with contextlib.suppress(rclpy_implementation.InvalidHandle):
+                executor.spin_once(timeout_sec=_LOOK)
     except ExternalShutdownException:
         pass
     finally:

@@ -18,11 +18,14 @@ EVERYBODYS = ('/rosout', '/parameter_events', 'transition_event')
 
 
 @pytest.fixture(scope='module', params=[False, True], ids=['in the brain', 'apart'])
-def graph(request: pytest.FixtureRequest) -> Iterator[tuple[Operator, bool]]:
+def graph(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Operator, bool]]:
     """A whole system with a recorder, up."""
     apart = request.param
     skills = {'skills': "['open the drawer', 'close the drawer']"}
     overrides: dict = {'planner': skills} if apart else {}
+    overrides['recorder'] = {'folder': str(tmp_path_factory.mktemp('recordings'))}
     with toy_system(overrides, planner_apart=apart, recorder=True) as (_, operator, _):
         yield operator, apart
 

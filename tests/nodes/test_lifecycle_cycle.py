@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from harness import INSTRUCTION, toy_system
 from lifecycle_msgs.msg import Transition
@@ -9,9 +11,10 @@ from lifecycle_msgs.msg import Transition
 pytestmark = pytest.mark.xdist_group('ros')
 
 
-def test_down_and_up_again() -> None:
+def test_down_and_up_again(tmp_path: Path) -> None:
     """Deactivate, clean up, configure, activate: services and topics are there once, not twice."""
-    with toy_system(recorder=True) as (system, operator, lifecycle):
+    folder = {'recorder': {'folder': str(tmp_path)}}
+    with toy_system(folder, recorder=True) as (system, operator, lifecycle):
         operator.start(INSTRUCTION, seed=3)
         assert operator.until(operator.ticked(5), 20.0)
         nodes = [p.node for p in system.processes]
