@@ -52,9 +52,9 @@ class Tree:
         return self.there.sizes.rows
 
 
-def tree(d: Any, back: int, small: bool = True) -> Tree:
+def tree(d: Any, back: int) -> Tree:
     """Draw a round of one to three requests, some resumed, and lay it out."""
-    rng, most = d.rng, 130 if small else 250
+    rng, most = d.rng, 80
 
     def words(count: int) -> Any:
         return np.array([rng.randrange(50) for _ in range(count)], dtype=np.int32)
@@ -67,7 +67,7 @@ def tree(d: Any, back: int, small: bool = True) -> Tree:
             state = state[:resumed]  # everything is there already
         branches = [
             words(rng.choice([1, 2, 3, 64, 65, rng.randint(1, most)]))
-            for _ in range(rng.randint(1, 4))
+            for _ in range(rng.randint(1, 3))
         ]
         options = [words(rng.randint(1, 5)) for _ in branches]
         placed.append(Placed(Checked(state, branches, options, rng.random() < 0.7), slot, resumed))
@@ -113,13 +113,15 @@ def stream(d: Any) -> Iterator[tuple[str, float]]:
         yield f'stream {t.used} rows', 0.0
 
 
+# (H, HV, K, V), taps of the convolution.
+DELTA = (((1, 2, 16, 20), 4), ((2, 2, 8, 16), 3), ((2, 4, 16, 16), 2))
+
+
 def delta(d: Any) -> Iterator[tuple[str, float]]:
     """A linear layer between its products: outputs, checkpoints, windows."""
     from flashrt_policies.kernels import fork_delta_triton
 
-    for dims, taps in (
-        ((1, 2, 16, 20), 4), ((2, 2, 8, 16), 3), ((1, 1, 24, 8), 4), ((2, 4, 16, 16), 2),
-    ):  # fmt: skip
+    for dims, taps in DELTA:
         key_heads, heads, key_dim, dim = dims
         channels = 2 * key_heads * key_dim + heads * dim
         t = tree(d, taps - 1)
