@@ -39,7 +39,7 @@ class Deployment:
         delay: ticks from an observation to its chunk's first action.
     """
 
-    policy: str = 'drawer'
+    policy: str = 'mt50'
     device: str = 'cpu'
     execute: int = EXECUTE
     delay: int = DELAY

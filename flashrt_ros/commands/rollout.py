@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
         metavar='TEXT',
         help='tell the policy this instead; a control: success should then be rare',
     )
-    parser.add_argument('--policy', default='drawer', help='shipped name or checkpoint folder')
+    parser.add_argument('--policy', default='mt50', help='shipped name or checkpoint folder')
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
     parser.add_argument('--episodes', type=int, default=50, help='for each subgoal')
     parser.add_argument('--limit', type=int, default=500, help='ticks for each subgoal')
