@@ -219,12 +219,13 @@ class Timeline:
         seen = [(at, m) for at, m in self.states if m.episode]
         at = np.array([t for t, _ in seen])
         hand = np.array([list(m.proprioception)[:3] for _, m in seen])  # [T, 3]
-        for number in {m.episode for _, m in seen}:
+        numbers = sorted({m.episode for _, m in seen})
+        for number in numbers:
             own = np.array([m.episode == number for _, m in seen])
             for entry, (name, colour) in enumerate(
                 (('x', '#9aa5b1'), ('y', '#2f6f9f'), ('z', '#c26a1b'))
             ):
-                label = name if number == 1 else None
+                label = name if number == numbers[0] else None
                 axis.plot(at[own], hand[own, entry], color=colour, lw=1.6, label=label)
         axis.legend(loc='upper left', ncols=3, frameon=False, handlelength=1.2, fontsize=8)
         axis.grid(axis='y', color='#e4e7eb', lw=0.7)
