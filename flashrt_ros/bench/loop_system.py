@@ -24,6 +24,7 @@ from flashrt_ros.nodes.runner import System, free_domain
 from flashrt_ros.nodes.system import processes
 
 HZ = 50.0
+GRACE_S = 0.002  # a command that is late makes no later tick late
 WORLD = 'flashrt_ros.bench.loop_world:Loop-v0'
 INSTRUCTION = 'open the drawer, then close it'
 ENDLESS = 10**7  # ticks
@@ -73,7 +74,7 @@ def robot(device: str, lateness: Path | None = None) -> Iterator[Robot]:
     """Run the demo's processes over `loop_world`; the lateness of every tick goes to a file."""
     domain = free_domain()
     overrides: dict[str, dict[str, Any]] = {
-        'sim': {'env': WORLD, 'control_hz': HZ, 'publish_state': False},
+        'sim': {'env': WORLD, 'control_hz': HZ, 'grace_s': GRACE_S, 'publish_state': False},
         'brain': {'device': device, 'subgoal_max_ticks': 0},
         'supervisor': {'episode_max_ticks': ENDLESS},
     }
