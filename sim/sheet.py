@@ -26,10 +26,14 @@ def save_end(
     Image.fromarray(frame).save(folder / f'{name}--{number:03d}--{verdict}.png')
 
 
-def draw(folder: Path, path: Path, columns: int = 5) -> int:
+def draw(folder: Path, path: Path, columns: int = 5, across: int = 2) -> int:
     """Draw all that `save_end` kept into one picture; returns the number of tasks.
 
-    Two tasks stand beside each other; of each at most two failures and as many successes as fit.
+    Args:
+        folder: where they are.
+        path: of the picture.
+        columns: pictures of one task; at most two failures, and as many successes as fit.
+        across: tasks beside each other.
 
     Raises:
         SimulationError: if there is nothing to draw.
@@ -41,16 +45,15 @@ def draw(folder: Path, path: Path, columns: int = 5) -> int:
         ends.setdefault(file.name.split('--')[0], []).append(file)
     if not ends:
         raise SimulationError(f'{folder} holds no pictures of ends of episodes')
-    rows, wide = -(-len(ends) // 2), columns * _SIZE + 190
-    sheet = Image.new('RGB', (2 * wide, rows * (_SIZE + 4)), _EMPTY)
+    rows, wide = -(-len(ends) // across), columns * _SIZE + 190
+    sheet = Image.new('RGB', (across * wide, rows * (_SIZE + 4)), _EMPTY)
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
     for index, (name, files) in enumerate(ends.items()):
         left, top = (index // rows) * wide, (index % rows) * (_SIZE + 4)
         won = [file for file in files if file.stem.endswith('success')]
         lost = [file for file in files if file not in won]
         title = name.removeprefix('MT50-').removesuffix('-v0')
-        pen.text((left + 8, top + 30), title, (235, 235, 235), font)
-        pen.text((left + 8, top + 52), f'{len(won)} of {len(files)}', (180, 180, 180), font)
+        pen.text((left + 8, top + 46), title, (235, 235, 235), font)
         for column, file in enumerate(_choose(won, lost, columns)):
             colour = _GREEN if file in won else _RED
             frame = Image.open(file).convert('RGB').resize((_SIZE - 8, _SIZE - 8))
