@@ -74,8 +74,15 @@ def robot(device: str, lateness: Path | None = None) -> Iterator[Robot]:
     """Run the demo's processes over `loop_world`; the lateness of every tick goes to a file."""
     domain = free_domain()
     overrides: dict[str, dict[str, Any]] = {
-        'sim': {'env': WORLD, 'control_hz': HZ, 'grace_s': GRACE_S, 'publish_state': False},
-        'brain': {'device': device, 'subgoal_max_ticks': 0},
+        'gate': {'realtime_priority': 30},
+        'sim': {
+            'env': WORLD,
+            'control_hz': HZ,
+            'grace_s': GRACE_S,
+            'publish_state': False,
+            'realtime_priority': 20,
+        },
+        'brain': {'device': device, 'subgoal_max_ticks': 0, 'realtime_priority': 10},
         'supervisor': {'episode_max_ticks': ENDLESS},
     }
     if lateness is not None:

@@ -36,6 +36,11 @@ def apply(node: Any) -> None:
     if cpus:
         for task in Path('/proc/self/task').iterdir():  # also the middleware's threads
             os.sched_setaffinity(int(task.name), cpus)
+    prioritise(node)
+
+
+def prioritise(node: Any) -> None:
+    """Give the calling thread the priority that the parameters of ``node`` ask for."""
     priority = node.p.realtime_priority
     if priority:
         try:

@@ -24,7 +24,7 @@ from flashrt_ros.control.stats import Window
 from flashrt_ros.control.types import HoldRule
 from flashrt_ros.control.watchdog import TickScheduler
 from flashrt_ros.errors import FlashrtError
-from flashrt_ros.nodes import names, qos
+from flashrt_ros.nodes import names, qos, scheduling
 from flashrt_ros.nodes.base import Managed, answers
 from flashrt_ros.nodes.convert import floats, image_to_msg, msg_to_command, octets
 from flashrt_ros.nodes.params import Param, declare
@@ -117,6 +117,7 @@ class SimNode(Managed):
 
     def activate(self) -> None:
         """Start the ticks."""
+        self.worker.call(lambda: scheduling.prioritise(self))
         self.worker.start_ticking()
 
     def deactivate(self) -> None:
