@@ -63,7 +63,7 @@ def taps_kernel(
     rows = ()
     for tap in tl.static_range(TAPS):
         weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
-        weights = weights + (weight.to(tl.float32),)
+        weights = weights + (weight.to(tl.float32),)  # type: ignore[assignment]
     for ahead in tl.static_range(ROWS + TAPS - 1):
         source = first + (ahead - (TAPS - 1))
         inside = mask & (source >= 0) & (source < valid)
@@ -73,7 +73,7 @@ def taps_kernel(
             x += tl.load(
                 window_ptr + ahead * channels + channel, mask=mask & (source < 0), other=0.0
             )
-        rows = rows + (x,)
+        rows = rows + (x,)  # type: ignore[assignment]
     unit = tl.where((head < key_heads)[:, None], scale, 1.0)
     for row in tl.static_range(ROWS):
         acc = tl.zeros((H, D), tl.float32)
