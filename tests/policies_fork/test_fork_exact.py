@@ -30,17 +30,21 @@ def bits(request: Request, answers: list[Any]) -> list[bytes]:
 def test_random_trees_answer_as_their_prompts_alone() -> None:
     """Several requests a round, resumed or not, branches of 1 to 200 tokens: within 2e-5."""
     trees = Trees(SEED)
-    known = trees.words(500)
+    known, done = trees.words(500), trees.engine.statistics
+    trees.engine.round([Request(known[:64], [trees.branch()])])  # leaves a checkpoint at 64
     for _ in range(4):
-        requests = []
-        for _ in range(trees.rng.randint(1, 4)):
-            grown = trees.rng.random() < 0.5
+        states = [known[: trees.rng.randint(64, 500)]]  # resumes there, or at a later one
+        for _ in range(trees.rng.randint(0, 3)):
             length = trees.rng.choice([1, 63, 64, 65, trees.rng.randint(1, 500)])
-            request = trees.request(length, trees.rng.randint(1, 5))
-            state = known[:length] if grown else request.state
-            requests.append(Request(state, request.branches))
+            states.append(known[:length] if trees.rng.random() < 0.5 else trees.words(length))
+        trees.rng.shuffle(states)
+        requests = [
+            Request(state, [trees.branch() for _ in range(trees.rng.randint(1, 5))])
+            for state in states
+        ]
+        before = done.resumed
         assert trees.worst(requests, sample=2) < BOUND
-    assert trees.engine.statistics.resumed > 0
+        assert done.resumed - before >= 64
 
 
 def test_many_branches_and_a_long_trunk_answer_as_alone() -> None:
