@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,32 @@ from .errors import SimulationError
 from .evaluation import Result, Stage, Task
 
 
+def as_result(values: dict[str, Any]) -> Result:
+    """A rollout's result from its JSON."""
+    stages = tuple(Stage(**stage) for stage in values.pop('stages'))
+    return Result(stages=stages, **values)
+
+
 class Progress:
     """The file beside a report that holds what is finished; removed when all is.
 
     Args:
         report: the report's file; the lines go to the same name with `.part` behind it.
         settings: what must be the same for two rollouts to be one (deployment, seed).
+        read: makes a result (with environment, start, task and episode) of its JSON.
 
     Raises:
         SimulationError: the file belongs to a rollout with other settings, or is no such file.
     """
 
-    def __init__(self, report: Path, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        report: Path,
+        settings: dict[str, Any],
+        read: Callable[[dict[str, Any]], Any] = as_result,
+    ) -> None:
         self.path = report.with_name(report.name + '.part')
-        self.results: list[Result] = []
+        self.results: list[Any] = []
         head = json.dumps(settings, sort_keys=True)
         lines = self.path.read_text('utf-8').split('\n') if self.path.exists() else []
         if not lines:
@@ -39,7 +51,8 @@ class Progress:
         # The last line is empty, or what a kill cut short: its episode is run again.
         whole = lines[1:-1]
         # Two rollouts at once may both have run an episode; it came out the same.
-        found = {_key(result): result for line in whole for result in [_result(self.path, line)]}
+        read_lines = [_result(self.path, line, read) for line in whole]
+        found = {_key(result): result for result in read_lines}
         self.results = list(found.values())
         kept = [json.dumps(asdict(result), ensure_ascii=False) for result in self.results]
         self.path.write_text('\n'.join([head, *kept, '']), 'utf-8')
@@ -54,7 +67,7 @@ class Progress:
                 found.add((key, result.episode))
         return found
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Any) -> None:
         """Remember one more result, on the disk too."""
         self.results.append(result)
         with self.path.open('a', encoding='utf-8') as file:
@@ -65,15 +78,13 @@ class Progress:
         self.path.unlink(missing_ok=True)
 
 
-def _key(result: Result) -> tuple[str, str, str, int]:
+def _key(result: Any) -> tuple[str, str, str, int]:
     return result.environment, result.start, result.task, result.episode
 
 
-def _result(path: Path, line: str) -> Result:
+def _result(path: Path, line: str, read: Callable[[dict[str, Any]], Any]) -> Any:
     try:
-        values = json.loads(line)
-        stages = tuple(Stage(**stage) for stage in values.pop('stages'))
-        return Result(stages=stages, **values)
+        return read(json.loads(line))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SimulationError(
             f'{path} holds a line that is no result ({error}); remove it'

@@ -166,7 +166,7 @@ def roll_out(
     for task in tasks:
         todo = [entry for entry in numbered if (task.key, entry[0]) not in done]
         jobs += [(task, tuple(todo[i : i + block])) for i in range(0, len(todo), block)]
-    finished = spread(jobs, _work, workers, _start_worker, (deployment, video, ends))
+    finished = spread(jobs, _work, workers, start_worker, (deployment, video, ends))
     return itertools.chain.from_iterable(finished)
 
 
@@ -192,7 +192,10 @@ _video: Path | None = None  # folder for videos
 _ends: Path | None = None  # folder for pictures of ends
 
 
-def _start_worker(deployment: Deployment, video: Path | None, ends: Path | None = None) -> None:
+def start_worker(
+    deployment: Deployment, video: Path | None = None, ends: Path | None = None
+) -> None:
+    """Make this process one that runs episodes of `deployment`."""
     global _deployment, _live, _video, _ends
     import torch
 
@@ -202,7 +205,7 @@ def _start_worker(deployment: Deployment, video: Path | None, ends: Path | None 
     _scenes.clear()
 
 
-def _open(environment: str) -> LiveEpisode:
+def open_scene(environment: str) -> LiveEpisode:
     """This process's brain, in a scene of `environment`."""
     global _live
     assert _deployment is not None
@@ -224,7 +227,7 @@ def _open(environment: str) -> LiveEpisode:
 
 
 def _work(task: Task, numbered: tuple[tuple[int, int], ...]) -> list[Result]:
-    live = _open(task.environment)
+    live = open_scene(task.environment)
     return [_one(live, task, number, seed) for number, seed in numbered]
 
 

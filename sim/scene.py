@@ -31,7 +31,8 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     Reward: 1 while the asked subgoal is achieved, else 0. No step terminates an episode.
 
     `info` holds `subgoal` (the asked one), `is_success` (whether it is achieved now) and
-    `subgoals` (the same for every subgoal of the scene).
+    `subgoals` (the same for every subgoal of the scene); after a step also `dense_reward`, from 0
+    to 10, MetaWorld's own for the task that the scene is made of.
 
     `reset(options=...)` takes `subgoal` (which is asked from now on), `start` (a name from
     `STARTS`) or, in its place, `state` (from `get_state`).
@@ -178,10 +179,10 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             )
         if not np.isfinite(action).all():
             raise SimulationError(f'action {action.tolist()} is not finite; expected [-1, 1]')
-        _, _, _, _, seen = self.simulator.step(np.clip(action, -1, 1))
+        _, reward, _, _, seen = self.simulator.step(np.clip(action, -1, 1))
         self.simulator.success = bool(seen['success'])  # by the task's own criterion
         self._ticks += 1
-        return self._info()
+        return {**self._info(), 'dense_reward': float(reward)}
 
     def proprioception(self) -> NDArray[np.float32]:
         """Hand x, y, z (metres) and gripper opening (0 to 1); float32 [4]."""
