@@ -66,6 +66,7 @@ class Expert(nn.Module):
     """Velocity of the flow for a noisy action chunk."""
 
     unit: Tensor
+    advantage: nn.Parameter | None
 
     def __init__(self, sizes: FlowSizes, horizon: int, action_dim: int) -> None:
         super().__init__()
@@ -82,6 +83,8 @@ class Expert(nn.Module):
             ExpertLayer(width, sizes.heads, sizes.mlp) for _ in range(sizes.expert_layers)
         )
         self.leave = nn.Linear(width, action_dim)
+        # Rows for bad and for good; only where a policy learns from its own episodes.
+        self.register_parameter('advantage', None)
         # Scales are predicted as what they differ from one: rows 0 and 3 of each layer, the last
         # but one of all.
         unit = torch.tensor([1.0, 0, 0, 1.0, 0, 0] * sizes.expert_layers + [1.0, 0])
@@ -90,11 +93,24 @@ class Expert(nn.Module):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def modulations(self, times: Tensor, summary: Tensor) -> Tensor:
-        """Return modulations [B, 6 L + 2, D] of flow times [B] and prefix summaries [B, D]."""
+    def modulations(
+        self, times: Tensor, summary: Tensor, indicator: Tensor | None = None
+    ) -> Tensor:
+        """Return modulations [B, 6 L + 2, D] of flow times [B] and prefix summaries [B, D].
+
+        Args:
+            times: flow times in [0, 1].
+            summary: what the prefix is about.
+            indicator: how good the chunk is said to be, int64 [B], see `advantage`; a network
+                without rows for it takes none.
+        """
         condition = self.time(time_features(times, self.condition_width).to(summary.dtype))
-        condition = F.silu(condition + self.summary(summary))
-        return self.mods(condition).unflatten(-1, (-1, self.enter.out_features)) + self.unit
+        condition = condition + self.summary(summary)
+        if indicator is not None:
+            assert self.advantage is not None
+            rows = F.pad(self.advantage, (0, 0, 1, 0))  # row 0 says nothing
+            condition = condition + F.embedding(indicator, rows).to(condition.dtype)
+        return self.mods(F.silu(condition)).unflatten(-1, (-1, self.enter.out_features)) + self.unit
 
     def forward(self, x: Tensor, kv: Tensor, mods: Tensor) -> Tensor:
         """Return the velocity [B, T, A].

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flashrt_policies.flow_vla.advantage import UNSAID
 from flashrt_policies.flow_vla.vision import unit_images
 
 
@@ -23,6 +24,7 @@ class Augmentation:
         blur: share of images that are softened (another renderer draws other edges).
         proprio_noise: spread of the noise on normalised proprioception.
         proprio_dropout: share of observations whose proprioception is hidden.
+        indicator_dropout: share of chunks of which is not said how good they are.
     """
 
     shift: int = 4
@@ -33,6 +35,7 @@ class Augmentation:
     blur: float = 0.25
     proprio_noise: float = 0.05
     proprio_dropout: float = 0.1
+    indicator_dropout: float = 0.3
 
     def images(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Disturb uint8 images [B, V, H, W, 3]; return float32 in about [-1, 1], same shape."""
@@ -75,3 +78,8 @@ class Augmentation:
         noise = torch.randn(proprio.shape, generator=generator, device=device)
         known = torch.rand(len(proprio), generator=generator, device=device)
         return proprio + self.proprio_noise * spread * noise, known >= self.proprio_dropout
+
+    def indicator(self, indicator: Tensor, generator: torch.Generator) -> Tensor:
+        """Return indicators [B], some of them hidden, so that a chunk is learned without, too."""
+        draw = torch.rand(len(indicator), generator=generator, device=indicator.device)
+        return torch.where(draw < self.indicator_dropout, UNSAID, indicator)

@@ -46,6 +46,9 @@ class Demonstrations:
         wordings: per skill the instruction rows to train on, int32 [K, L].
         held_out: per skill the instruction rows kept out of training, int32 [K, L]; may be empty.
         seen: int64 [F], the tick of each picture; every tick has one if left out.
+        indicator: int64 [F], how good the chunk from each picture on is said to be, see
+            `flow_vla.advantage`; left out where nothing is said.
+        weights: float [S], how often each skill is drawn, in place of `balance`.
     """
 
     images: Mapping[str, np.ndarray | Pictures]
@@ -58,6 +61,8 @@ class Demonstrations:
     wordings: Sequence[np.ndarray]
     held_out: Sequence[np.ndarray] = field(default_factory=list)
     seen: np.ndarray | None = None
+    indicator: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.episode)
@@ -89,6 +94,14 @@ class Demonstrations:
                 )
         if self.seen is not None and ((self.seen < 0) | (self.seen >= count)).any():
             raise DataError(f'seen leaves the data; want ticks from 0 to {count - 1}')
+        if self.indicator is not None and len(self.indicator) != pictures:
+            raise DataError(
+                f'indicator has {len(self.indicator)} frames; want {pictures}, one a picture'
+            )
+        if self.weights is not None and len(self.weights) != len(self.skills):
+            raise DataError(
+                f'{len(self.weights)} weights for {len(self.skills)} skills; want one each'
+            )
         for name in ('proprio', 'actions'):
             if not np.isfinite(arrays[name]).all():
                 raise DataError(f'{name} holds NaN or infinity; want finite numbers')
@@ -121,6 +134,7 @@ class Batch:
         actions: float32 [B, T, A]; where not valid, the last valid one.
         valid: bool [B, T]; false from where the actions answer to something else.
         skill: int64 [B].
+        indicator: int64 [B], how good each chunk is said to be; None where nothing is said.
     """
 
     images: Tensor
@@ -129,6 +143,7 @@ class Batch:
     actions: Tensor
     valid: Tensor
     skill: Tensor
+    indicator: Tensor | None = None
 
 
 class Frames:
@@ -141,7 +156,8 @@ class Frames:
         device: where the arrays live.
         validation: share of the episodes kept out of training, chosen by `seed`.
         seed: of the split.
-        balance: skills are drawn in proportion to their number of frames to this power.
+        balance: skills are drawn in proportion to their number of frames to this power, unless
+            the data have weights.
     """
 
     def __init__(
@@ -169,6 +185,7 @@ class Frames:
         self.skill = _tensor(data.skill[seen], device)
         self.episode = _tensor(data.episode[seen], device)
         self.ahead = _tensor(data.ahead[seen], device)
+        self.indicator = None if data.indicator is None else _tensor(data.indicator, device)
         self.words, self.word_counts = _pad(data.wordings, device)
         self.held_out = None
         if len(data.held_out) and all(len(rows) for rows in data.held_out):
@@ -191,6 +208,8 @@ class Frames:
         self.counts = torch.tensor([len(frames) for frames in by_skill], device=device)
         self.starts = self.counts.cumsum(0) - self.counts
         share = self.counts.double() ** balance
+        if data.weights is not None:
+            share = torch.tensor(data.weights, dtype=torch.float64, device=device)
         self.shares = (share.cumsum(0) / share.sum()).float()  # [S], the last one is 1
 
     def sample(self, count: int, generator: torch.Generator) -> Batch:
@@ -217,6 +236,7 @@ class Frames:
             actions=self.actions[ticks],
             valid=steps < ahead,
             skill=skill,
+            indicator=None if self.indicator is None else self.indicator[index],
         )
 
     def rows(self, skill: Tensor, wording: Tensor, held_out: bool = False) -> Tensor:

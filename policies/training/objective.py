@@ -35,6 +35,7 @@ def velocity(
     known: Tensor,
     noisy: Tensor,
     time: Tensor,
+    indicator: Tensor | None = None,
 ) -> Tensor:
     """Return the network's velocity [B * draws, T, A]: all that is differentiated, one callable.
 
@@ -46,12 +47,15 @@ def velocity(
         known: bool [B], where the proprioception is shown.
         noisy: [B * draws, T, A], the draws of one observation in a row.
         time: flow times, [B * draws].
+        indicator: how good each chunk is said to be, int64 [B].
     """
     draws = len(noisy) // len(images)
     kv, summary = model.prefix(model.trunk(images), proprio, rows, known)
     kv = kv.repeat_interleave(draws, dim=2)
     summary = summary.repeat_interleave(draws, dim=0)
-    return model.expert(noisy, kv, model.expert.modulations(time, summary))
+    if indicator is not None:
+        indicator = indicator.repeat_interleave(draws, dim=0)
+    return model.expert(noisy, kv, model.expert.modulations(time, summary, indicator))
 
 
 def flow_loss(
@@ -83,7 +87,10 @@ def flow_loss(
     time = 0.999 * (1.0 - uniform ** (1.0 / 1.5))  # [B * draws]
     at = time[:, None, None]
     noisy = (1.0 - at) * noise + at * target
-    found = network(model, images, proprio, batch.rows, known, noisy, time)
+    said = batch.indicator
+    if said is not None:
+        said = augment.indicator(said, generator)
+    found = network(model, images, proprio, batch.rows, known, noisy, time, said)
     error = (found.float() - (target - noise)).square().mean(-1)  # [B * draws, T]
 
     weight = chunk_weights(loss, target.shape[1], device) * batch.valid  # [B, T]
