@@ -110,7 +110,8 @@ class Expert(nn.Module):
             assert self.advantage is not None
             rows = F.pad(self.advantage, (0, 0, 1, 0))  # row 0 says nothing
             condition = condition + F.embedding(indicator, rows).to(condition.dtype)
-        return self.mods(F.silu(condition)).unflatten(-1, (-1, self.enter.out_features)) + self.unit
+        mods = self.mods(F.silu(condition))
+        return mods.unflatten(-1, (-1, self.enter.out_features)) + self.unit
 
     def forward(self, x: Tensor, kv: Tensor, mods: Tensor) -> Tensor:
         """Return the velocity [B, T, A].
