@@ -78,10 +78,13 @@ def brain_rows(device: str, peers: Sequence[str], log: Callable[[str], None]) ->
     return [row]
 
 
-def lateness_rows(name: str, lateness: np.ndarray, missed: int) -> list[Row]:
-    """Missed ticks, and percentiles of the lateness [ticks] in ms."""
+def lateness_rows(name: str, lateness: np.ndarray, missed: int, late: Sequence[bool]) -> list[Row]:
+    """Missed ticks, late chunks, and percentiles of the lateness [ticks] in ms."""
     ticks = len(lateness)
-    rows = [Row(f'missed ticks {name}', missed, 'count', spread={'runs': ticks})]
+    rows = [
+        Row(f'missed ticks {name}', missed, 'count', spread={'runs': ticks}),
+        Row(f'late chunks {name}', sum(late), 'count', spread={'runs': len(late)}),
+    ]
     for word, percent in (('p50', 50), ('p99', 99), ('p99.9', 99.9), ('max', 100)):
         value = round(float(np.percentile(lateness, percent)), 3)
         rows.append(Row(f'lateness {word} {name}', value, 'ms', spread={'runs': ticks}))

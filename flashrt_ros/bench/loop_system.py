@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from flashrt_ros.nodes.system import processes
 
 HZ = 50.0
 GRACE_S = 0.002  # a command that is late makes no later tick late
+DELAY = 8  # ticks from an observation to its chunk: 160 ms, for a chunk of 100 ms on one core
 WORLD = 'flashrt_ros.bench.loop_world:Loop-v0'
 INSTRUCTION = 'open the drawer, then close it'
 ENDLESS = 10**7  # ticks
@@ -55,18 +56,22 @@ class Robot:
         for heard in (record.states, record.sent, record.chunks, record.subgoals):
             del heard[:-100]
 
-    def run(self, seconds: float) -> tuple[int, int]:
-        """Let it run; return the ticks that passed and those that were missed."""
+    def run(self, seconds: float) -> tuple[int, int, list[bool]]:
+        """Let it run; return the ticks that passed, those missed, and of each chunk: was it late."""
         state = self.operator.state
         assert state is not None
         tick, missed = state.tick, state.missed_ticks
+        chunks, late = self.operator.record.chunks, []
+        chunks.clear()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.operator.until(lambda: False, min(1.0, max(0.0, end - time.monotonic())))
             self.system.check()
+            late += [m.late for _, m in chunks]
+            chunks.clear()
             self.forget()
         state = self.operator.state or state
-        return state.tick - tick, state.missed_ticks - missed
+        return state.tick - tick, state.missed_ticks - missed, late
 
 
 @contextmanager
@@ -82,7 +87,12 @@ def robot(device: str, lateness: Path | None = None) -> Iterator[Robot]:
             'publish_state': False,
             'realtime_priority': 20,
         },
-        'brain': {'device': device, 'subgoal_max_ticks': 0, 'realtime_priority': 10},
+        'brain': {
+            'device': device,
+            'delay': DELAY,
+            'subgoal_max_ticks': 0,
+            'realtime_priority': 10,
+        },
         'supervisor': {'episode_max_ticks': ENDLESS},
     }
     if lateness is not None:
@@ -106,20 +116,17 @@ def one_core_loaded() -> Iterator[None]:
         busy.wait()
 
 
-def lateness(device: str, seconds: float, loaded: bool) -> tuple[np.ndarray, int]:
-    """Return the lateness of every tick [ticks], in ms, and the ticks missed."""
+def lateness(device: str, seconds: float, loaded: bool) -> tuple[np.ndarray, int, list[bool]]:
+    """Return each tick's lateness in ms, the ticks missed, and of each chunk: was it late."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / 'lateness.npy'
         with robot(device, file) as it:
             it.start()
             first = it.operator.state
             assert first is not None
-            if loaded:
-                with one_core_loaded():
-                    ticks, missed = it.run(seconds)
-            else:
-                ticks, missed = it.run(seconds)
-        return np.load(file)[-ticks:], missed
+            with one_core_loaded() if loaded else nullcontext():
+                ticks, missed, late = it.run(seconds)
+        return np.load(file)[-ticks:], missed, late
 
 
 def interrupts(it: Robot, count: int, log: Callable[[str], None], seed: int = 0) -> dict:

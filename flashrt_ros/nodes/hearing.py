@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 from flashrt_interfaces.msg import ControlCommand, RobotState
@@ -9,7 +10,9 @@ from flashrt_ros.control.watchdog import AgeWatch
 from flashrt_ros.nodes.convert import key
 from flashrt_ros.nodes.peers import Await
 
-STRAGGLERS = 20  # words of before an episode's beginning that may come after it
+# Words from before an episode that may come once the gate has answered in it: what its writer and
+# this node's reader can hold back, ten each (`qos.STATE`).
+STRAGGLERS = 20
 
 
 class Hearing:
@@ -30,6 +33,7 @@ class Hearing:
         self._begun = (0, 0)  # those that the episode began with
         self._older = 0  # words of the gate in a row that are older than its newest
         self._on_their_way = 0  # how many of them prove nothing
+        self._lock = threading.Lock()  # between the gate's words and a new beginning
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=100)  # stamp, tick, applied epoch
         self._ages = {peer: AgeWatch(patience) for peer in ('robot', 'gate', 'brain')}
 
@@ -49,14 +53,15 @@ class Hearing:
         """Take a command of the gate. A gate's epoch never falls: a lower one is a new process."""
         self._ages['gate'].feed()
         now = (msg.episode, msg.epoch)
-        if now >= self._gate:
-            self._gate, self._older = now, 0
-        else:
-            self._older += 1  # a few may still be on their way when an episode begins
-            if self._older > self._on_their_way:
-                self.replaced = 'gate'
-        if now >= self._begun:
-            self._on_their_way = 0
+        with self._lock:
+            if now >= self._gate:
+                self._gate, self._older = now, 0
+            else:
+                self._older += 1  # a few may still be on their way when an episode begins
+                if self._older > self._on_their_way:
+                    self.replaced = 'gate'
+            if now >= self._begun:
+                self._on_their_way = 0
         if not msg.held:
             self.moving = max(self.moving, msg.epoch)
             self.wait.notify()
@@ -71,10 +76,11 @@ class Hearing:
         return ''
 
     def forgive(self, episode: int, epoch: int) -> None:
-        """Begin an episode anew with whoever is there."""
-        self.replaced = ''
-        self._gate = self._begun = (episode, epoch)
-        self._older, self._on_their_way = 0, STRAGGLERS
+        """Begin an episode with whichever gate has just answered in it."""
+        with self._lock:
+            self.replaced = ''
+            self._gate = self._begun = (episode, epoch)
+            self._older, self._on_their_way = 0, STRAGGLERS
 
     def carried_out_since(self, asked: int, epoch: int) -> int:
         """Return the ticks begun after ``asked`` (ns) that applied something before ``epoch``."""

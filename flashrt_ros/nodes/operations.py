@@ -68,10 +68,9 @@ class Operations:
             plan = self._links.begin_brain(stamp, instruction, seed)  # refuses, or begins
             self.instruction, self.outcome, self.plan = instruction, '', plan
             self.subgoal = plan[0] if plan else ''
-            self._new_episode('start')
             self._apply('start', f'start: {instruction}')
             with self._or_fault():
-                self._gate(False, 'starting')
+                self._new_episode('starting')
                 self._links.begin_robot(stamp, seed)
                 self._freeze(START)
                 self._gate(True)
@@ -135,10 +134,9 @@ class Operations:
             stamp = self._next('reset')
             self._links.restore_brain(boundary, stamp, seed)
             self.outcome = ''
-            self._new_episode('reset')
             self._apply('reset', 'reset')
             with self._or_fault():
-                self._gate(False, 'resetting')
+                self._new_episode('resetting')
                 self._links.restore_robot(boundary, stamp, seed)
                 spent = (time.perf_counter() - began) * 1e3
                 self._links.mark(boundary)
@@ -269,10 +267,11 @@ class Operations:
             self._links.mark(boundary)
         return boundary
 
-    def _new_episode(self, event: str) -> None:
+    def _new_episode(self, reason: str) -> None:
         self._links.forget_marks()
-        self._hearing.forgive(**self._next(event))
         self._retries.clear()
+        self._gate(False, reason)
+        self._hearing.forgive(**self._stamp)
 
     def _fail(self, reason: str) -> None:
         """Close the gate if it still answers, and say why."""

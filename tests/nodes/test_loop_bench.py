@@ -40,8 +40,9 @@ def test_a_torn_row_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_rows_have_their_names() -> None:
     """Row ids are those that reports are compared by; a percentile is one of the samples."""
     lateness = np.linspace(0.0, 10.0, 1001)
-    rows = {row.work: row for row in loop.lateness_rows('idle', lateness, 3)}
+    rows = {row.work: row for row in loop.lateness_rows('idle', lateness, 3, [False, True])}
     assert rows['missed ticks idle'].ours == 3
+    assert (rows['late chunks idle'].ours, rows['late chunks idle'].spread['runs']) == (1, 2)
     assert rows['lateness p99.9 idle'].ours == pytest.approx(9.99)
     assert rows['lateness max idle'].unit == 'ms'
     found = {'old': 0, 'ack_ticks': [0, 1], 'ack_ms': [3.0, 5.0], 'reentry_ms': [80.0, 90.0]}
