@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,7 +192,8 @@ class Actor:
                 self._pace.refuse()
             else:
                 self._pace.took(tick, max(chunk.due, self.queue.last_tick + queued.late))
-        return queued or chunk
+        # One that came when its last action was due is told as late, too.
+        return queued or replace(chunk, late=chunk.due <= self.queue.last_tick)
 
     def snapshot(self, boundary: str) -> Capsule:
         """Freeze everything the next step depends on, between two replays."""

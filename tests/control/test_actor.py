@@ -86,6 +86,17 @@ def test_rhythm() -> None:
     assert wanted == [0, 8, 16, 24]
 
 
+def test_a_chunk_is_told_as_late() -> None:
+    """Due at tick 4: in time at tick 3, late at tick 4, and late when all its actions are over."""
+    for begun, late in ((3, False), (4, True), (200, True)):
+        actor = started()
+        seen = observe(0)
+        for tick in range(begun + 1):
+            actor.act(tick)
+        assert actor.infer(seen).late is late
+    assert actor.queue.counters['expired'] == 1
+
+
 def test_without_a_subgoal_nothing_is_asked_for() -> None:
     """No subgoal, no chunk: the robot holds."""
     actor = make()
