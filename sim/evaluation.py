@@ -134,18 +134,23 @@ class Result:
     held: int
     refused: int
 
+    @property
+    def key(self) -> str:
+        """That of its task."""
+        return f'{self.environment} {self.start} {self.task}'
+
 
 def summarise(results: Sequence[Result]) -> list[dict[str, Any]]:
     """One row for each task and start: rate and its 95 % interval, ticks of the successes."""
     rows = []
-    for key in dict.fromkeys(_key(result) for result in results):
-        group = [result for result in results if _key(result) == key]
+    for key in dict.fromkeys(result.key for result in results):
+        group = [result for result in results if result.key == key]
         won = sorted(result.ticks for result in group if result.success)
         low, high = wilson(len(won), len(group))
         rows.append({
-            'environment': key[0],
-            'task': key[1],
-            'start': key[2],
+            'environment': group[0].environment,
+            'task': group[0].task,
+            'start': group[0].start,
             'episodes': len(group),
             'successes': len(won),
             'rate': len(won) / len(group),
@@ -154,10 +159,6 @@ def summarise(results: Sequence[Result]) -> list[dict[str, Any]]:
             'median_ticks': won[len(won) // 2] if won else None,
         })  # fmt: skip
     return rows
-
-
-def _key(result: Result) -> tuple[str, str, str]:
-    return result.environment, result.task, result.start
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -13,7 +13,6 @@ Layout: lerobot's documentation of LeRobotDataset v3.0.
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import json
 import os
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrow import load_arrow
 from .dataset import Episode, EpisodeDataset
 from .errors import SimulationError
 from .scene import IMAGE_SIZE, SceneEnv
@@ -46,7 +46,7 @@ def write(
     Raises:
         SimulationError: pyarrow is missing, or the data sets differ in cameras or picture rate.
     """
-    _arrow()
+    load_arrow()
     out, every = Path(out), {int(dataset.meta['recipe']['every']) for dataset in datasets}
     if len(every) != 1:
         raise SimulationError(
@@ -110,7 +110,7 @@ def _file(
         if found['made_of'] == made_of:
             found['tasks'] = {int(key): value for key, value in found['tasks'].items()}
             return number, found
-    arrow, parquet = _arrow()
+    arrow, parquet = load_arrow()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}')
     sums, told = _Sums(), {}
@@ -183,7 +183,7 @@ def _fps(every: int) -> float:
 
 
 def _schema(cameras: Sequence[str], every: int) -> Any:
-    arrow, _ = _arrow()
+    arrow, _ = load_arrow()
     four = arrow.list_(arrow.float32(), 4)
     picture = arrow.struct({'bytes': arrow.binary(), 'path': arrow.string()})
     whole = ('frame_index', 'episode_index', 'index', 'task_index')
@@ -257,7 +257,7 @@ def _write_meta(
     parts: list[dict[str, Any]],
     every: int,
 ) -> None:
-    arrow, parquet = _arrow()
+    arrow, parquet = load_arrow()
     (out / _EPISODES).parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(arrow.Table.from_pylist(rows), out / _EPISODES)
     _write_tasks(out / 'meta' / 'tasks.parquet', tasks)
@@ -308,7 +308,7 @@ def _features(cameras: Sequence[str], every: int) -> dict[str, Any]:
 
 def _write_tasks(path: Path, tasks: list[str]) -> None:
     """A table whose index is the text: lerobot reads it with pandas."""
-    arrow, parquet = _arrow()
+    arrow, parquet = load_arrow()
     table = arrow.table({'task_index': np.arange(len(tasks)), 'task': tasks})
     columns = [
         {
@@ -324,12 +324,3 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
             'pandas_version': '2.0.0', 'creator': {'library': 'pyarrow', 'version': '0'},
     }  # fmt: skip
     parquet.write_table(table.replace_schema_metadata({'pandas': json.dumps(note)}), path)
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        return importlib.import_module('pyarrow'), importlib.import_module('pyarrow.parquet')
-    except ImportError:
-        raise SimulationError(
-            'the LeRobot layout needs pyarrow; pip install pyarrow, or pass --no-lerobot'
-        ) from None

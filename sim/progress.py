@@ -1,8 +1,12 @@
-"""Results of a rollout as they come, one JSON line each, so that a stopped rollout goes on."""
+"""Results of a rollout as they come, one JSON line each, so that a stopped rollout goes on.
+
+The file may end anywhere, for the process may be killed anywhere: what counts are whole lines.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,49 +41,47 @@ class Progress:
         read: Callable[[dict[str, Any]], Any] = as_result,
     ) -> None:
         self.path = report.with_name(report.name + '.part')
-        self.results: list[Any] = []
         head = json.dumps(settings, sort_keys=True)
-        lines = self.path.read_text('utf-8').split('\n') if self.path.exists() else []
-        if not lines:
-            self.path.write_text(head + '\n', 'utf-8')
-            return
-        if lines[0] != head:
+        data = self.path.read_bytes() if self.path.exists() else b''
+        # Behind the last line's end stands nothing, or what a kill cut short: it is run again.
+        whole = [line.decode() for line in data.split(b'\n')[:-1]]
+        if whole and whole[0] != head:
             raise SimulationError(
                 f'{self.path} belongs to a rollout with other settings; remove it or name '
                 'another file'
             )
-        # The last line is empty, or what a kill cut short: its episode is run again.
-        whole = lines[1:-1]
+        results = [_result(self.path, line, read) for line in whole[1:]]
         # Two rollouts at once may both have run an episode; it came out the same.
-        read_lines = [_result(self.path, line, read) for line in whole]
-        found = {_key(result): result for result in read_lines}
+        found = {(_key(result), result.episode): result for result in results}
         self.results = list(found.values())
-        kept = [json.dumps(asdict(result), ensure_ascii=False) for result in self.results]
-        self.path.write_text('\n'.join([head, *kept, '']), 'utf-8')
+        temporary = self.path.with_name(f'.{self.path.name}.{os.getpid()}')
+        temporary.write_text(''.join([head + '\n', *map(_line, self.results)]), 'utf-8')
+        os.replace(temporary, self.path)
 
-    def done(self, tasks: Sequence[Task]) -> set[tuple[str, int]]:
-        """(task's key, number) of the finished episodes of `tasks`."""
-        keys = {(task.environment, task.start, task.name): task.key for task in tasks}
-        found = set()
-        for result in self.results:
-            key = keys.get((result.environment, result.start, result.task))
-            if key is not None:
-                found.add((key, result.episode))
-        return found
+    def results_of(self, tasks: Sequence[Task], episodes: int) -> list[Any]:
+        """Those of the first `episodes` episodes of `tasks`."""
+        keys = {task.key for task in tasks}
+        return [r for r in self.results if _key(r) in keys and r.episode < episodes]
 
     def add(self, result: Any) -> None:
         """Remember one more result, on the disk too."""
         self.results.append(result)
         with self.path.open('a', encoding='utf-8') as file:
-            file.write(json.dumps(asdict(result), ensure_ascii=False) + '\n')
+            file.write(_line(result))
+            file.flush()
+            os.fsync(file.fileno())
 
     def finish(self) -> None:
         """The report is written; nothing is left to go on with."""
         self.path.unlink(missing_ok=True)
 
 
-def _key(result: Any) -> tuple[str, str, str, int]:
-    return result.environment, result.start, result.task, result.episode
+def _key(result: Any) -> str:
+    return f'{result.environment} {result.start} {result.task}'  # that of its task
+
+
+def _line(result: Any) -> str:
+    return json.dumps(asdict(result), ensure_ascii=False) + '\n'
 
 
 def _result(path: Path, line: str, read: Callable[[dict[str, Any]], Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -62,10 +63,19 @@ def _begin(stop: Any, start: Callable[..., None], arguments: tuple[Any, ...]) ->
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # One thread each: the software rasteriser would start one for every core in every process.
     os.environ['LP_NUM_THREADS'] = '1'
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         start(*arguments)
     except FlashrtError as error:
         _failure = str(error)
+
+
+def _end_with_parent() -> None:
+    """Leave no process behind when the first one is killed: nobody would ever ask it again."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _one(work: Callable[..., T], job: tuple[Any, ...]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import tempfile
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
     from flashrt_sim.evaluation import Task
+    from flashrt_sim.rollout import Deployment
 
 
 def add_parser(subparsers: Any) -> None:
@@ -62,71 +63,113 @@ def add_parser(subparsers: Any) -> None:
         '--workers', type=int, default=os.cpu_count() or 1, help='parallel processes'
     )
     parser.add_argument(
-        '--json', type=Path, metavar='FILE', help='write all results; a stopped rollout goes on'
+        '--engine',
+        default='local',
+        choices=('local', 'ray'),
+        help='who starts the processes; ray is an extra: pip install "flashrt_ros[ray]"',
     )
-    parser.add_argument('--sheet', type=Path, metavar='PNG', help='how episodes ended, a picture')
-    parser.add_argument('--video', type=Path, metavar='DIR', help='one mp4 for each episode')
+    parser.add_argument(
+        '--address',
+        metavar='ADDRESS',
+        help='with --engine ray: a running cluster (auto, host:port, ray://host:port); its size '
+        'counts then, not --workers',
+    )
+    outputs = parser.add_argument_group('results', 'with a file, a stopped rollout goes on')
+    outputs.add_argument('--json', type=Path, metavar='FILE', help='settings, summary, episodes')
+    outputs.add_argument('--parquet', type=Path, metavar='FILE', help='a row for each episode')
+    outputs.add_argument('--sheet', type=Path, metavar='PNG', help='how episodes ended, a picture')
+    outputs.add_argument('--video', type=Path, metavar='DIR', help='one mp4 for each episode')
+    outputs.add_argument(
+        '--record',
+        type=Path,
+        metavar='DIR',
+        help='what the policy saw and did, as `flashrt data generate` writes it, and in the '
+        'LeRobot layout in DIR/lerobot',
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Do the work; exit code 0 however often the policy succeeded."""
     from tqdm import tqdm
 
+    from flashrt_sim import results as files
     from flashrt_sim.evaluation import summarise, table
     from flashrt_sim.progress import Progress
-    from flashrt_sim.rollout import Deployment, roll_out, write_report
+    from flashrt_sim.rollout import Outputs, roll_out
     from flashrt_sim.suite import group_table, groups
 
-    tasks = chosen(args)
-    for option, path in (('--json', args.json), ('--sheet', args.sheet)):
+    tasks, deployment = chosen(args), _deployment(args)
+    for option in ('json', 'parquet', 'sheet'):
+        path = getattr(args, option)
         if path and not os.access(path.resolve().parent, os.W_OK):
-            raise FlashrtError(f'{option} {path}: name a file in a folder that can be written')
+            raise FlashrtError(f'--{option} {path}: name a file in a folder that can be written')
+    progress = None
+    if args.json or args.parquet:
+        settings = {**asdict(deployment), 'seed': args.seed, 'limit': args.limit}
+        progress = Progress(args.json or args.parquet, settings)
+    results = progress.results_of(tasks, args.episodes) if progress else []
+    ends = args.sheet.with_name(args.sheet.name + '.part') if args.sheet else None
+    finished = roll_out(
+        deployment,
+        tasks,
+        args.episodes,
+        seed=args.seed,
+        workers=args.workers,
+        outputs=Outputs(args.video, ends, args.record),
+        done={(result.key, result.episode) for result in results},
+        engine=args.engine,
+        address=args.address,
+    )
+    total = len(tasks) * args.episodes
+    with tqdm(finished, total=total, initial=len(results), unit='episode') as bar:
+        for result in bar:
+            results.append(result)
+            if progress:
+                progress.add(result)
+            won = sum(r.success for r in results)
+            bar.set_postfix_str(f'{won}/{len(results)} succeeded', refresh=False)
+    if ends is not None:
+        from flashrt_sim.sheet import draw
+
+        draw(ends, args.sheet)
+    if args.record:
+        _export(args.record, args.workers)
+    if args.json:
+        files.write_json(args.json, deployment, args.seed, tasks, results)
+    if args.parquet:
+        files.write_parquet(args.parquet, deployment, args.seed, tasks, results)
+    if progress:
+        progress.finish()
+    if ends is not None:
+        shutil.rmtree(ends)
+    order = {task.key: index for index, task in enumerate(tasks)}
+    rows = summarise(sorted(results, key=lambda result: order[result.key]))
+    print(table(rows))
+    if args.suite and args.suite.startswith('mt50'):
+        print('\n' + group_table(groups(rows)))
+    return 0
+
+
+def _deployment(args: argparse.Namespace) -> Deployment:
+    from flashrt_sim.rollout import Deployment
+
     delay = args.delay
     if delay is None:
         delay = 0 if (args.suite or '').startswith('mt50') else DELAY
     if args.execute < 1 or delay < 0:
         raise FlashrtError('--execute starts at 1 and --delay at 0')
-    deployment = Deployment(args.policy, args.device, args.execute, delay)
-    progress = None
-    if args.json:
-        settings = {**asdict(deployment), 'seed': args.seed, 'limit': args.limit}
-        progress = Progress(args.json, settings)
-    done = progress.done(tasks) if progress else set()
-    results = [r for r in progress.results if r.episode < args.episodes] if progress else []
-    with tempfile.TemporaryDirectory() as folder:
-        ends = Path(folder) if args.sheet else None
-        finished = roll_out(
-            deployment,
-            tasks,
-            args.episodes,
-            seed=args.seed,
-            workers=args.workers,
-            video=args.video,
-            ends=ends,
-            done=done,
-        )
-        total = len(tasks) * args.episodes
-        with tqdm(finished, total=total, initial=len(results), unit='episode') as bar:
-            for result in bar:
-                results.append(result)
-                if progress:
-                    progress.add(result)
-                won = sum(r.success for r in results)
-                bar.set_postfix_str(f'{won}/{len(results)} succeeded', refresh=False)
-        if ends is not None:
-            from flashrt_sim.sheet import draw
+    return Deployment(args.policy, args.device, args.execute, delay)
 
-            draw(ends, args.sheet)
-    if progress:
-        write_report(args.json, deployment, args.seed, tasks, results)
-        progress.finish()
-    order = {task.key: index for index, task in enumerate(tasks)}
-    ordered = sorted(results, key=lambda r: order[f'{r.environment} {r.start} {r.task}'])
-    rows = summarise(ordered)
-    print(table(rows))
-    if args.suite and args.suite.startswith('mt50'):
-        print('\n' + group_table(groups(rows)))
-    return 0
+
+def _export(folder: Path, workers: int) -> None:
+    from tqdm import tqdm
+
+    from flashrt_sim import lerobot
+    from flashrt_sim.dataset import open_all
+
+    written = lerobot.write(open_all(folder), folder / 'lerobot', workers)
+    for _ in tqdm(written, unit='file', desc='LeRobot layout'):
+        pass
 
 
 def chosen(args: argparse.Namespace) -> list[Task]:

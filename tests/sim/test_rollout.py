@@ -15,7 +15,7 @@ from flashrt_ros import cli
 from flashrt_sim.errors import SimulationError
 from flashrt_sim.evaluation import Goal, Result, Task, find_goal, summarise, table
 from flashrt_sim.intervals import wilson
-from flashrt_sim.rollout import prepare_start, run_episode
+from flashrt_sim.play import prepare_start, run_episode
 
 DRAWER = 'flashrt/Drawer-v0'
 OPEN, CLOSE = 'open the drawer', 'close the drawer'

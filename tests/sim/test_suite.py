@@ -61,7 +61,9 @@ def test_a_stopped_rollout_goes_on(tmp_path):
     with progress.path.open('a') as file:
         file.write('{"environment": "flash')  # a kill in the middle of a line
     again = Progress(report, settings)
-    assert again.done(tasks) == {(tasks[0].key, number) for number in range(3)}
+    assert {(r.key, r.episode) for r in again.results_of(tasks, 9)} == {
+        (tasks[0].key, number) for number in range(3)
+    }
     assert again.results == progress.results
     again.add(result(FIFTY[0], 3, False))
     again.add(result(FIFTY[0], 3, False))  # run by a second rollout at the same time
