@@ -77,7 +77,7 @@ setup(
         'torch>=2.4',
         'tqdm>=4.60',
     ],
-    extras_require={'gguf': ['gguf>=0.10']},
+    extras_require={'gguf': ['gguf>=0.10'], 'fetch': ['gymnasium-robotics>=1.4']},
     zip_safe=False,
     description='A robot brain whose whole state is one object: freeze, restore, fork, roll back.',
     long_description=Path('README.md').read_text('utf-8') if Path('README.md').exists() else '',

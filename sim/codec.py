@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ MAGIC = b'FRSTATE1'
 _DIGEST = 16
 _HEADER = struct.Struct(f'<8s{_DIGEST}sQ')
 _PLAIN_KINDS = 'biuf'  # bool, integers, floats: the only array types that may travel
+_GENERATOR, _QUEUE = 'generator', 'deque'  # keys under which `plain` puts what these hold
 
 
 class StateError(FlashrtError, ValueError):
@@ -167,3 +169,53 @@ def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     if at + size > len(data):
         raise StateError(f'state bytes are damaged: {size} bytes wanted, {len(data) - at} left')
     return data[at : at + size], at + size
+
+
+def plain(value: Any) -> Any:
+    """A deep copy of `value` that `pack` takes: of generators and queues, what they hold."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, np.random.Generator):
+        return {_GENERATOR: value.bit_generator.state}
+    if isinstance(value, deque):
+        return {_QUEUE: [plain(item) for item in value], 'maxlen': value.maxlen}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def fresh(value: Any) -> Any:
+    """What `plain` was given, made anew: one saved value can be put back many times."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return [fresh(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(fresh(item) for item in value)
+    if isinstance(value, dict):
+        if value.keys() == {_GENERATOR}:
+            generator = np.random.Generator(np.random.PCG64(0))
+            generator.bit_generator.state = value[_GENERATOR]
+            return generator
+        if value.keys() == {_QUEUE, 'maxlen'}:
+            return deque(map(fresh, value[_QUEUE]), value['maxlen'])
+        return {key: fresh(item) for key, item in value.items()}
+    return value
+
+
+def generator_state(value: Any) -> dict[str, Any] | None:
+    """The state inside `value` where it stands for a random generator, else None."""
+    return value[_GENERATOR] if isinstance(value, dict) and value.keys() == {_GENERATOR} else None
+
+
+def renew(attributes: dict[str, Any], name: str, value: dict[str, Any]) -> None:
+    """Put a saved random generator into `attributes`; into the one that stands there, if any."""
+    held = attributes.get(name)
+    if isinstance(held, np.random.Generator) and type(held.bit_generator) is np.random.PCG64:
+        held.bit_generator.state = value[_GENERATOR]
+    else:
+        attributes[name] = fresh(value)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .fifty import FRONT, WRIST, subgoal_of
-from .scene import SceneEnv
+from .sawyer import SawyerScene
 
 
 def is_open(simulator: Any) -> bool:
@@ -22,7 +22,7 @@ def is_closed(simulator: Any) -> bool:
     return bool(np.linalg.norm(handle - door - [0.2, -0.2, 0.0]) <= 0.08)
 
 
-class DoorEnv(SceneEnv):
+class DoorEnv(SawyerScene):
     """`flashrt/Door-v0`. Starts: 'closed' and 'open' (MetaWorld's), 'random' (anything)."""
 
     TASK = 'door-open-v3'

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .rendering import Camera
-from .scene import SceneEnv
+from .sawyer import SawyerScene
 from .subgoals import Subgoal
 
 _OPEN_DISTANCE = 0.2  # metres; drawer-open-v3's maxDist: how far the handle has to come
@@ -37,7 +37,7 @@ def is_closed(simulator: Any) -> bool:
     return bool(np.linalg.norm(point - target) <= 0.05 + 0.015)
 
 
-class DrawerEnv(SceneEnv):
+class DrawerEnv(SawyerScene):
     """`flashrt/Drawer-v0`. Starts: 'closed', 'open' (as MetaWorld's tasks start) and 'random'.
 
     'random' pulls the drawer out by any amount and puts the hand anywhere above the table, so

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .fifty import FRONT, WRIST, subgoal_of
-from .scene import SceneEnv
+from .sawyer import SawyerScene
 
 
 def is_open(simulator: Any) -> bool:
@@ -24,7 +24,7 @@ def is_closed(simulator: Any) -> bool:
     return bool(np.linalg.norm(end - target) <= 0.07)
 
 
-class FaucetEnv(SceneEnv):
+class FaucetEnv(SawyerScene):
     """`flashrt/Faucet-v0`. Starts: 'middle' (MetaWorld's) and 'random' (anything)."""
 
     TASK = 'faucet-open-v3'

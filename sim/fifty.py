@@ -17,7 +17,7 @@ import yaml
 from .errors import unknown
 from .registration import class_name
 from .rendering import Camera
-from .scene import SceneEnv
+from .sawyer import SawyerScene
 from .subgoals import Subgoal
 
 GROUPS = ('easy', 'medium', 'hard', 'very hard')  # arXiv 2206.14244, as published averages are
@@ -50,7 +50,7 @@ def succeeded(simulator: Any) -> bool:
     return bool(simulator.success)
 
 
-class TaskEnv(SceneEnv):
+class TaskEnv(SawyerScene):
     """One MetaWorld task. Starts: 'task' (MetaWorld's own), 'random' (the hand is elsewhere)."""
 
     STARTS = ('task', 'random')

@@ -13,7 +13,7 @@ import numpy as np
 from metaworld.envs.sawyer_pick_place_v3 import SawyerPickPlaceEnvV3
 
 from .fifty import FRONT, WRIST, subgoal_of
-from .scene import SceneEnv
+from .sawyer import SawyerScene
 from .tasks import prepare
 
 _APART = 0.12  # metres: least distance between two goals, and of the puck from the green one
@@ -50,7 +50,7 @@ def is_placed(simulator: Any) -> bool:
     return _near(simulator.data.body('obj').xpos, simulator.goal_place, 0.07)
 
 
-class PuckEnv(SceneEnv):
+class PuckEnv(SawyerScene):
     """`flashrt/Puck-v0`. Starts: 'table' (as MetaWorld's) and 'random' (the hand is elsewhere)."""
 
     TASK = 'pick-place-v3'

@@ -30,7 +30,7 @@ def environment_name(task: str) -> str:
     return f'flashrt/MT50-{task}-v0'
 
 
-# Environment id -> where its class is. Scenes with several subgoals first, then the fifty tasks.
+# Environment id -> where its class is. Scenes with several subgoals first.
 SCENES: dict[str, str] = {
     'flashrt/Drawer-v0': 'flashrt_sim.drawer:DrawerEnv',
     'flashrt/Window-v0': 'flashrt_sim.window:WindowEnv',
@@ -38,17 +38,32 @@ SCENES: dict[str, str] = {
     'flashrt/Faucet-v0': 'flashrt_sim.faucet:FaucetEnv',
     'flashrt/Puck-v0': 'flashrt_sim.puck:PuckEnv',
 }
-ENVIRONMENTS: dict[str, str] = SCENES | {
-    environment_name(task): f'flashrt_sim.fifty:{class_name(task)}' for task in FIFTY
+# The second family, of gymnasium-robotics (the extra `fetch`).
+FETCH: dict[str, str] = {
+    f'flashrt/Fetch{task}-v0': f'flashrt_sim.fetch:{task}Env'
+    for task in ('Reach', 'Push', 'Slide', 'PickAndPlace')
 }
+ENVIRONMENTS: dict[str, str] = (
+    SCENES
+    | {environment_name(task): f'flashrt_sim.fifty:{class_name(task)}' for task in FIFTY}
+    | FETCH
+)
 MAX_EPISODE_STEPS = 500  # MetaWorld's own limit
+FETCH_EPISODE_STEPS = 50  # gymnasium-robotics'
 
 
 def register() -> None:
     """Register every environment of this package; a second call changes nothing."""
+    from gymnasium.envs.registration import WrapperSpec, registry
     from gymnasium.envs.registration import register as register_one
-    from gymnasium.envs.registration import registry
 
+    capsules = WrapperSpec('Checkpointable', 'flashrt_sim.capsules:Checkpointable', {})
     for name, entry_point in ENVIRONMENTS.items():
         if name not in registry:
-            register_one(name, entry_point=entry_point, max_episode_steps=MAX_EPISODE_STEPS)
+            steps = FETCH_EPISODE_STEPS if name in FETCH else MAX_EPISODE_STEPS
+            register_one(
+                name,
+                entry_point=entry_point,
+                max_episode_steps=steps,
+                additional_wrappers=(capsules,),
+            )

@@ -37,11 +37,12 @@ class Camera:
 
     Args:
         name: a camera of the model; leave out for a free camera.
-        lookat: point in the middle of a free camera's picture, metres.
+        lookat: point in the middle of a free camera's picture, metres; from `follow` on, if given.
         distance: from that point, metres.
         azimuth: degrees; 90 looks along +y.
         elevation: degrees; negative looks down.
         rotated: turn the picture by 180 degrees (some cameras of MetaWorld hang upside down).
+        follow: a body that a free camera moves with, without turning with it.
     """
 
     name: str | None = None
@@ -50,6 +51,7 @@ class Camera:
     azimuth: float = 90.0
     elevation: float = -45.0
     rotated: bool = False
+    follow: str | None = None
 
     def build(self, model: Any) -> Any:
         """Return MuJoCo's camera for `model`."""
@@ -114,6 +116,8 @@ class FrameRenderer:
             view = self._cameras.get(camera)
             if view is None:
                 view = self._cameras[camera] = camera.build(self.model)
+            if camera.follow is not None:
+                view.lookat[:] = data.body(camera.follow).xpos + np.array(camera.lookat)
             with self._culled(data, view):
                 mujoco.mjv_updateScene(
                     self.model, data, self._options, None, view,

@@ -1,25 +1,37 @@
-"""A MetaWorld scene as a gymnasium environment that holds a sequence of subgoals."""
+"""A simulated scene as a gymnasium environment that holds a sequence of subgoals."""
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium
-import mujoco
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from . import codec
+from .capsules import bare_state
 from .errors import SimulationError, unknown
 from .rendering import Camera, FrameRenderer
-from .state import SimulatorState
+from .state import Prepared, SimulatorState
 from .subgoals import Subgoal
-from .tasks import make_simulator, reseed
 
 IMAGE_SIZE = 96  # pixels, both sides
-_OPTIONS = ('state', 'subgoal', 'start')
+_OPTIONS = ('capsule', 'subgoal', 'start')
+_KNOWN = 64  # states that stay parsed and checked, to be set again
 Observation = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """A state of a scene, checked and taken apart."""
+
+    subgoal: str
+    ticks: int
+    random: dict[str, Any]
+    simulator: Prepared
 
 
 class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
@@ -27,15 +39,16 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     Observation: `{'pixels': {'front', 'wrist'}: uint8 [96, 96, 3], 'agent_pos': float32 [4]}`, the
     last being hand x, y, z in metres and the gripper's opening from 0 to 1. Action: float32 [4] in
-    [-1, 1], the hand's displacement (1 = 1 cm a tick) and the gripper's effort (1 = close).
+    [-1, 1], the hand's displacement and the gripper's effort, in the family's own units.
     Reward: 1 while the asked subgoal is achieved, else 0. No step terminates an episode.
 
     `info` holds `subgoal` (the asked one), `is_success` (whether it is achieved now) and
-    `subgoals` (the same for every subgoal of the scene); after a step also `dense_reward`, from 0
-    to 10, MetaWorld's own for the task that the scene is made of.
+    `subgoals` (the same for every subgoal of the scene); after a step also `dense_reward`, the
+    family's own for the task that the scene is made of.
 
     `reset(options=...)` takes `subgoal` (which is asked from now on), `start` (a name from
-    `STARTS`) or, in its place, `state` (from `get_state`).
+    `STARTS`) or, in its place, `capsule`: what `get_state` gave, or a capsule of an environment
+    or of an episode, whose simulator it takes. See `Checkpointable` for wrappers' states.
 
     A node that does not need every frame calls `step_physics` and `render_observation` itself.
 
@@ -46,11 +59,12 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         height: of a frame made by `render`, pixels.
     """
 
-    TASK: ClassVar[str]
     SUBGOALS: ClassVar[dict[str, Subgoal]]
     STARTS: ClassVar[tuple[str, ...]]
     CAMERAS: ClassVar[dict[str, Camera]]
-    MARKS: ClassVar[bool] = False  # draw MetaWorld's coloured marks of the goal
+    MARKS: ClassVar[bool] = False  # draw the family's coloured marks of the goal
+    # Least and greatest x, y, z in metres and opening that `agent_pos` can have.
+    BOUNDS: ClassVar[tuple[list[float], list[float]]] = ([-1, -1, -1, 0], [1, 2, 2, 1])
     metadata = {'render_modes': ['rgb_array'], 'render_fps': 20}
 
     def __init__(
@@ -64,8 +78,9 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             raise unknown('render_mode', render_mode, self.metadata['render_modes'])
         self.render_mode = render_mode
         self.simulator = self._make_simulator()
-        self._state = SimulatorState(self.simulator)
-        self._pristine = codec.pack(self._state.collect())
+        self._state = self._make_state()
+        self._pristine = self._state.prepare(codec.unpack(codec.pack(self._state.collect())))
+        self._prepared = functools.lru_cache(_KNOWN)(self._prepare)
         self._ticks = 0
         self._size = (width, height)
         self._frames = FrameRenderer(
@@ -73,11 +88,10 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         )
         self._pictures: FrameRenderer | None = None
         picture = spaces.Box(0, 255, (IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
+        low, high = (np.array(bound, np.float32) for bound in self.BOUNDS)
         self.observation_space = spaces.Dict({
             'pixels': spaces.Dict(dict.fromkeys(self.CAMERAS, picture)),
-            'agent_pos': spaces.Box(
-                np.array([-1, -1, -1, 0], np.float32), np.array([1, 2, 2, 1], np.float32)
-            ),
+            'agent_pos': spaces.Box(low, high),
         })  # fmt: skip
         self.action_space = spaces.Box(-1, 1, (4,), np.float32)
         self.ask(subgoal or next(iter(self.SUBGOALS)))
@@ -148,21 +162,21 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         for name in options:
             if name not in _OPTIONS:
                 raise unknown('reset option', name, _OPTIONS)
-        if 'state' in options and 'start' in options:
-            raise SimulationError("reset takes either 'state' or 'start', not both")
+        if 'capsule' in options and 'start' in options:
+            raise SimulationError("reset takes either 'capsule' or 'start', not both")
         subgoal = options.get('subgoal', self._subgoal)
         if subgoal not in self.SUBGOALS:
             raise unknown('subgoal', subgoal, self.SUBGOALS)
         start = options.get('start', self.SUBGOALS[subgoal].start)
         if start not in self.STARTS:
             raise unknown('start', start, self.STARTS)
-        if 'state' in options:
-            self.set_state(options['state'])
+        if 'capsule' in options:
+            self.set_state(bare_state(options['capsule']))
         super().reset(seed=seed)
-        if 'state' not in options:
+        if 'capsule' not in options:
             self._ticks = 0
             self._place(start)
-        if 'state' not in options or 'subgoal' in options:
+        if 'capsule' not in options or 'subgoal' in options:
             self._subgoal = subgoal
         return self._info()
 
@@ -179,17 +193,13 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             )
         if not np.isfinite(action).all():
             raise SimulationError(f'action {action.tolist()} is not finite; expected [-1, 1]')
-        _, reward, _, _, seen = self.simulator.step(np.clip(action, -1, 1))
-        self.simulator.success = bool(seen['success'])  # by the task's own criterion
+        reward = self._advance(np.clip(action, -1, 1))
         self._ticks += 1
-        return {**self._info(), 'dense_reward': float(reward)}
+        return {**self._info(), 'dense_reward': reward}
 
     def proprioception(self) -> NDArray[np.float32]:
         """Hand x, y, z (metres) and gripper opening (0 to 1); float32 [4]."""
-        body = self.simulator.data.body
-        fingers = np.linalg.norm(body('rightclaw').xpos - body('leftclaw').xpos)
-        hand = self.simulator.get_endeff_pos()
-        return np.append(hand, np.clip(fingers / 0.1, 0.0, 1.0)).astype(np.float32)
+        raise NotImplementedError
 
     def render_observation(self) -> Observation:
         """Draw what the robot sees now."""
@@ -232,65 +242,57 @@ class SceneEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             'simulator': self._state.collect(),
         })  # fmt: skip
 
+    def check_state(self, state: NDArray[np.uint8] | bytes) -> None:
+        """Refuse what `set_state` would refuse; changes nothing.
+
+        Raises:
+            StateError: one line, if the state is damaged or of another scene.
+        """
+        self._prepared(state if isinstance(state, bytes) else state.tobytes())
+
     def set_state(self, state: NDArray[np.uint8] | bytes) -> None:
         """Continue exactly as the environment that `state` was taken from.
+
+        Bytes are parsed and checked when they are met first; setting them again only copies.
 
         Raises:
             StateError: one line, if the state is damaged or of another scene; nothing changed.
         """
+        ready = self._prepared(state if isinstance(state, bytes) else state.tobytes())
+        self._state.apply(ready.simulator)
+        self.np_random.bit_generator.state = ready.random
+        self._subgoal, self._ticks = ready.subgoal, ready.ticks
+
+    def _prepare(self, state: bytes) -> _Ready:
         value = codec.unseal(state)
         if not isinstance(value, dict) or value.get('scene') != type(self).__name__:
             found = value.get('scene') if isinstance(value, dict) else type(value).__name__
             raise codec.StateError(f'state of {found} cannot be set on {type(self).__name__}')
         if value['subgoal'] not in self.SUBGOALS:
             raise codec.StateError(f'state asks for {value["subgoal"]!r}, unknown to this scene')
-        self._state.apply(value['simulator'])
-        self.np_random.bit_generator.state = value['random']
-        self._subgoal, self._ticks = value['subgoal'], value['ticks']
+        simulator = self._state.prepare(value['simulator'])
+        return _Ready(value['subgoal'], value['ticks'], value['random'], simulator)
 
-    # For the scene itself -----------------------------------------------------------------------
+    # For the family and the scene itself --------------------------------------------------------
+
+    def _make_simulator(self) -> Any:
+        """The family's own environment, not wrapped."""
+        raise NotImplementedError
+
+    def _make_state(self) -> SimulatorState:
+        return SimulatorState(self.simulator)
+
+    def _advance(self, action: NDArray[np.float32]) -> float:
+        """Move the simulator by one tick, float32 [4] in [-1, 1]; returns its dense reward."""
+        raise NotImplementedError
 
     def _place(self, start: str) -> None:
         """Put the scene into a start named in `STARTS`, drawing from `self.np_random`."""
         raise NotImplementedError
 
     def _make_pristine(self) -> None:
-        """Undo the last episode: MetaWorld's reset leaves some attributes of it in place."""
-        self._state.apply(codec.unpack(self._pristine))
-
-    def _make_simulator(self) -> Any:
-        return make_simulator(self.TASK)
-
-    def _reset_simulator(self, hand: NDArray[np.float64] | None = None) -> None:
-        """MetaWorld's reset, with the objects where `self.np_random` puts them.
-
-        Args:
-            hand: where the hand starts, metres [3]; where MetaWorld puts it if left out.
-        """
-        self._make_pristine()
-        if hand is not None:
-            self.simulator.hand_init_pos = np.asarray(hand, np.float64)
-        space = self.simulator._random_reset_space
-        self.simulator._freeze_rand_vec = True
-        self.simulator._last_rand_vec = self.np_random.uniform(space.low, space.high)
-        self.simulator.reset()
-
-    def _reset_seeded(self, hand: NDArray[np.float64] | None = None) -> None:
-        """As `_reset_simulator`, where MetaWorld draws until the goal is far from the object."""
-        self._make_pristine()
-        if hand is not None:
-            self.simulator.hand_init_pos = np.asarray(hand, np.float64)
-        reseed(self.simulator, int(self.np_random.integers(2**31)))
-        self.simulator.reset()
-
-    def _somewhere(self) -> NDArray[np.float64]:
-        """A place for the hand above the table, metres; [3]."""
-        return self.np_random.uniform([-0.2, 0.45, 0.1], [0.2, 0.7, 0.3])
-
-    def _set_joint(self, name: str, value: float) -> None:
-        """Move a joint of the scene; the first frames must show where it stands now."""
-        self.simulator.data.joint(name).qpos[0] = value
-        mujoco.mj_forward(self.simulator.model, self.simulator.data)
+        """Undo the last episode: a family's own reset may leave attributes of it in place."""
+        self._state.apply(self._pristine)
 
     def _info(self) -> dict[str, Any]:
         achieved = self.achieved()

@@ -1,17 +1,20 @@
-"""The whole state of a MetaWorld simulator, exact to the bit, as plain values.
+"""The whole state of a MuJoCo environment, exact to the bit, as plain values.
 
-Four parts make it whole; leave one out and some of the fifty tasks drift:
+Five parts make it whole; leave one out and some environments drift:
 
 1. MuJoCo's integration state, warm start included (the full-physics state alone is not enough);
 2. the model arrays that a reset moves about (where the drawer stands, where the goal is);
 3. the environment's own Python attributes (previous observation, target, random generator, ...);
 4. attributes that are windows onto live simulator memory are not copied: they are saved as
-   "a view of data.xpos from 12 to 15" and opened again on the simulator they are restored to.
+   "a view of data.xpos from 12 to 15" and opened again on the simulator they are restored to;
+5. for families that read positions which their last substep has left behind (Fetch), those.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -19,6 +22,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from . import codec
 from .codec import StateError
 
 _SPEC = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -33,17 +37,50 @@ _CONSTANT = frozenset({
     'model', 'data', 'mujoco_renderer', 'init_config', 'spec', 'fullpath', 'render_mode', 'width',
     'height', 'camera_id', 'camera_name', '_ezpickle_args', '_ezpickle_kwargs',
 })  # fmt: skip
+_IMMUTABLE = (bool, int, float, str, bytes, np.generic, type(None))
+_PARTS = ('identity', 'physics', 'arrays', 'attributes', 'views', 'lagging')
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A state that was checked and taken apart, so that setting it only copies.
+
+    Attributes:
+        physics: MuJoCo's integration state; float64 [n].
+        arrays: pairs of an array of the live model and what to put there.
+        values: attributes that nobody can change in place.
+        mutable: attributes that are made anew every time.
+        generators: attributes that are random generators, and what they hold.
+        views: attribute -> the stretch of live memory that it is a window onto.
+        lagging: pairs as `arrays`, of the live data, put there last.
+        names: of all attributes.
+    """
+
+    physics: NDArray[np.float64]
+    arrays: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
+    values: dict[str, Any]
+    mutable: tuple[tuple[str, Any], ...]
+    generators: tuple[tuple[str, Any], ...]
+    views: dict[str, NDArray[Any]]
+    lagging: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
+    names: frozenset[str]
 
 
 class SimulatorState:
-    """Reads and writes the state of one MetaWorld environment.
+    """Reads and writes the state of one MuJoCo environment.
 
     Args:
-        simulator: a MetaWorld environment (`SawyerXYZEnv`), not wrapped.
+        simulator: an environment with `model` and `data`, not wrapped.
+        constant: attributes that never change, beyond those that none of them changes.
+        lagging: arrays of `data` that the environment reads as its last substep left them.
     """
 
-    def __init__(self, simulator: Any) -> None:
+    def __init__(
+        self, simulator: Any, constant: Collection[str] = (), lagging: Collection[str] = ()
+    ) -> None:
         self.simulator = simulator
+        self._constant = _CONSTANT | set(constant)
+        self._lagging = tuple(lagging)
         model = simulator.model
         sizes = [model.nq, model.nv, model.nu, model.na, model.nbody, model.nsite, model.ngeom]
         names = hashlib.blake2b(bytes(model.names) + str(sizes).encode(), digest_size=8)
@@ -57,7 +94,7 @@ class SimulatorState:
         ]
 
     def collect(self) -> dict[str, Any]:
-        """All four parts as plain values; arrays are live, so pack them before the next step.
+        """All parts as plain values; arrays are live, so pack them before the next step.
 
         Raises:
             StateError: if an attribute can neither be saved nor is known to be constant.
@@ -66,12 +103,12 @@ class SimulatorState:
         mujoco.mj_getState(self.simulator.model, self.simulator.data, physics, _SPEC)
         attributes, views = {}, {}
         for name, value in self.simulator.__dict__.items():
-            if name in _CONSTANT or isinstance(value, gymnasium.Space):
+            if name in self._constant or isinstance(value, gymnasium.Space):
                 continue
             if isinstance(value, np.ndarray) and not _owns(value):
                 views[name] = self._locate(name, value)
             elif isinstance(value, np.random.Generator):
-                attributes[name] = {'generator': value.bit_generator.state}
+                attributes[name] = codec.plain(value)
             else:
                 attributes[name] = value
         return {
@@ -80,6 +117,7 @@ class SimulatorState:
             'arrays': {name: getattr(self.simulator.model, name) for name in _MODEL_ARRAYS},
             'attributes': attributes,
             'views': views,
+            'lagging': {name: getattr(self.simulator.data, name) for name in self._lagging},
         }
 
     def check(self, state: Any) -> None:
@@ -88,20 +126,24 @@ class SimulatorState:
         Raises:
             StateError: one line that says what does not fit.
         """
-        parts = {'identity', 'physics', 'arrays', 'attributes', 'views'}
-        if not isinstance(state, dict) or set(state) != parts:
-            raise StateError(f'not a simulator state; expected the parts {sorted(parts)}')
+        if not isinstance(state, dict) or set(state) != set(_PARTS):
+            raise StateError(f'not a simulator state; expected the parts {", ".join(_PARTS)}')
         if state['identity'] != self.identity:
             raise StateError(f'state of {state["identity"]} cannot be set on {self.identity}')
         _same_shape('physics', state['physics'], (self._size,))
-        if set(state['arrays']) != set(_MODEL_ARRAYS):
-            raise StateError(f'state needs the model arrays {", ".join(_MODEL_ARRAYS)}')
-        for name, array in state['arrays'].items():
-            _same_shape(name, array, getattr(self.simulator.model, name).shape)
+        model, data = self.simulator.model, self.simulator.data
+        for part, owner, names in (
+            ('arrays', model, _MODEL_ARRAYS),
+            ('lagging', data, self._lagging),
+        ):
+            if set(state[part]) != set(names):
+                raise StateError(f'state needs the {part} {", ".join(names) or "of nothing"}')
+            for name, array in state[part].items():
+                _same_shape(name, array, getattr(owner, name).shape)
         for name in [*state['attributes'], *state['views']]:
-            if name in _CONSTANT or callable(getattr(type(self.simulator), name, None)):
+            if name in self._constant or callable(getattr(type(self.simulator), name, None)):
                 raise StateError(f'state may not set {name!r} of {self.identity}')
-            generator = _generator_state(state['attributes'].get(name))
+            generator = codec.generator_state(state['attributes'].get(name))
             if generator and generator.get('bit_generator') != 'PCG64':
                 raise StateError(f'random generator {name!r} is no PCG64; only PCG64 is restored')
         for name, (owner, field, start, count) in state['views'].items():
@@ -111,29 +153,66 @@ class SimulatorState:
             if not 0 <= start <= start + count <= size:
                 raise StateError(f'state views {owner}.{field} out of bounds as {name!r}')
 
-    def apply(self, state: dict[str, Any]) -> None:
+    def prepare(self, state: dict[str, Any]) -> Prepared:
+        """Check `state` and take it apart, to be set many times; changes nothing.
+
+        Raises:
+            StateError: if the state does not fit.
+        """
+        self.check(state)
+        model, data = self.simulator.model, self.simulator.data
+        values, mutable, generators = {}, [], []
+        for name, value in state['attributes'].items():
+            if isinstance(value, _IMMUTABLE):
+                values[name] = value
+            elif codec.generator_state(value):
+                generators.append((name, value))
+            else:
+                mutable.append((name, value))
+        views = {}
+        for name, (owner, field, start, count) in state['views'].items():
+            memory = getattr(getattr(self.simulator, owner), field).reshape(-1)
+            views[name] = memory[start : start + count]
+        return Prepared(
+            state['physics'],
+            tuple((getattr(model, name), array) for name, array in state['arrays'].items()),
+            values,
+            tuple(mutable),
+            tuple(generators),
+            views,
+            tuple((getattr(data, name), array) for name, array in state['lagging'].items()),
+            frozenset([*state['attributes'], *views]),
+        )
+
+    def apply(self, state: dict[str, Any] | Prepared) -> None:
         """Make this simulator continue exactly as the one `state` was collected from.
+
+        Args:
+            state: what `collect` gave, or what this object's `prepare` made of it.
 
         Raises:
             StateError: if the state does not fit; nothing has changed then.
         """
-        self.check(state)
-        simulator, kept = self.simulator, {*state['attributes'], *state['views']}
-        for name, array in state['arrays'].items():
-            getattr(simulator.model, name)[:] = array
-        for name, value in list(simulator.__dict__.items()):
-            if name not in kept | _CONSTANT and not isinstance(value, gymnasium.Space):
-                del simulator.__dict__[name]
-        for name, value in state['attributes'].items():
-            simulator.__dict__[name] = _fresh(value)
-        for name, (owner, field, start, count) in state['views'].items():
-            memory = getattr(getattr(simulator, owner), field).reshape(-1)
-            simulator.__dict__[name] = memory[start : start + count]
-        mujoco.mj_setState(simulator.model, simulator.data, state['physics'], _SPEC)
+        ready = state if isinstance(state, Prepared) else self.prepare(state)
+        simulator, own = self.simulator, self.simulator.__dict__
+        for live, saved in ready.arrays:
+            live[:] = saved
+        for name in own.keys() - ready.names - self._constant:
+            if not isinstance(own[name], gymnasium.Space):
+                del own[name]
+        own.update(ready.values)
+        own.update(ready.views)
+        for name, value in ready.mutable:
+            own[name] = codec.fresh(value)
+        for name, value in ready.generators:
+            codec.renew(own, name, value)
+        mujoco.mj_setState(simulator.model, simulator.data, ready.physics, _SPEC)
         # Positions of bodies and sites follow from the state; the second call puts back the warm
         # start, which computing them has moved.
         mujoco.mj_forward(simulator.model, simulator.data)
-        mujoco.mj_setState(simulator.model, simulator.data, state['physics'], _SPEC)
+        mujoco.mj_setState(simulator.model, simulator.data, ready.physics, _SPEC)
+        for live, saved in ready.lagging:
+            live[:] = saved
 
     def _locate(self, name: str, value: NDArray[Any]) -> list[Any]:
         address = _address(value)
@@ -160,24 +239,3 @@ def _same_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
         raise StateError(f'state part {name} has shape {found}; expected {shape}')
     if array.dtype != np.float64:
         raise StateError(f'state part {name} has type {array.dtype}; expected float64')
-
-
-def _generator_state(value: Any) -> dict[str, Any] | None:
-    """The saved state inside `value` where it stands for a random generator, else None."""
-    return value['generator'] if isinstance(value, dict) and set(value) == {'generator'} else None
-
-
-def _fresh(value: Any) -> Any:
-    """A copy that shares nothing with the state, so that one state can be set many times."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    state = _generator_state(value)
-    if state:
-        generator = np.random.Generator(np.random.PCG64())
-        generator.bit_generator.state = state
-        return generator
-    if isinstance(value, list | tuple):
-        return type(value)(_fresh(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _fresh(item) for key, item in value.items()}
-    return value

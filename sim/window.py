@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .fifty import FRONT, WRIST, subgoal_of
-from .scene import SceneEnv
+from .sawyer import SawyerScene
 from .skills import slide_of
 
 
@@ -19,7 +19,7 @@ def is_closed(simulator: Any) -> bool:
     return abs(slide_of(simulator) + 0.01) <= 0.05
 
 
-class WindowEnv(SceneEnv):
+class WindowEnv(SawyerScene):
     """`flashrt/Window-v0`. Starts: 'closed' and 'open' (MetaWorld's), 'random' (anything)."""
 
     TASK = 'window-open-v3'

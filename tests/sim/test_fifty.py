@@ -87,7 +87,7 @@ def test_success_is_the_tasks_own(monkeypatch):
     assert info['is_success']
     state = scene.get_state()
     assert not scene.reset_physics(seed=2)['is_success']
-    assert scene.reset_physics(options={'state': state})['is_success']
+    assert scene.reset_physics(options={'capsule': state})['is_success']
 
 
 @pytest.mark.parametrize('name', sorted(set(SCENES) - {'flashrt/Drawer-v0'}))

@@ -157,7 +157,7 @@ def test_state_continues_byte_identically(drawer):
 
     expected = go_on()
     drawer.reset_physics(seed=99, options={'subgoal': OPEN})
-    _, info = drawer.reset(options={'state': state})
+    _, info = drawer.reset(options={'capsule': state})
     assert (info['subgoal'], info['ticks']) == (CLOSE, 4)
     assert go_on() == expected
     drawer.set_state(state.tobytes())
@@ -186,7 +186,7 @@ def test_damaged_state_changes_nothing(drawer):
         ),
         (lambda s: s.reset(options={'start': 'opened'}), "did you mean 'open'"),
         (lambda s: s.reset(options={'stat': 1}), 'did you mean'),
-        (lambda s: s.reset(options={'state': b'', 'start': 'open'}), 'not both'),
+        (lambda s: s.reset(options={'capsule': b'', 'start': 'open'}), 'not both'),
         (lambda s: s.ask('dance'), 'expected one of'),
         (lambda s: s.step(np.zeros(3)), r'shape \(3,\); expected \(4,\)'),
         (lambda s: s.step(np.array([0, np.nan, 0, 0])), 'not finite'),

@@ -80,7 +80,7 @@ def test_state_of_another_task_is_refused_whole():
     ('fault', 'message'),
     [
         (lambda s: s.update(physics=s['physics'][:-1]), 'physics has shape'),
-        (lambda s: s['arrays'].pop('body_pos'), 'model arrays'),
+        (lambda s: s['arrays'].pop('body_pos'), 'needs the arrays'),
         (lambda s: s['attributes'].update(step=1), "may not set 'step'"),
         (lambda s: s['views'].update(x=['data', 'xpos', 10**6, 3]), 'out of bounds'),
         (lambda s: s['views'].update(x=['data', 'solver', 0, 3]), 'unknown memory'),
