@@ -23,8 +23,10 @@ from flashrt_ros.errors import FlashrtError
 COMMANDS: dict[str, str] = {
     'demo': 'one robot brain, end to end: two subgoals, an interrupt, a reset, an exact replay',
     'rollout': 'run a policy in a simulated environment and report its success rate',
+    'tree': 'branch episodes in the middle, keep the best branches, go on',
     'data': 'generate demonstrations with the scripted experts',
     'train': 'train a policy on demonstrations, or a planner',
+    'improve': 'make a flow policy better by its own episodes',
     'lm': 'try a language model: continue a text, or chat',
     'decide': 'put questions to a state, and see how likely every answer is',
     'capsule': 'list, show, verify and remove stored capsules',

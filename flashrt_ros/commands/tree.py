@@ -1,0 +1,144 @@
+"""`flashrt tree`: branch an episode, keep the best branch, go on; and is it worth its steps?"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flashrt_ros.control.types import EXECUTE
+from flashrt_ros.errors import FlashrtError
+
+if TYPE_CHECKING:
+    from flashrt_sim.evaluation import Task
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the arguments."""
+    parser = subparsers.add_parser(
+        'tree',
+        help='branch episodes, keep the best branches, compare with whole episodes',
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        '--env', action='append', metavar='NAME', help='environment; may be repeated'
+    )
+    parser.add_argument('--subgoal', metavar='TEXT', help='one of them; all if left out')
+    parser.add_argument(
+        '--worst',
+        nargs=2,
+        metavar=('N', 'REPORT'),
+        help='instead: the N tasks with the lowest success in a report of flashrt rollout',
+    )
+    parser.add_argument('--branches', type=int, default=4, help='at each boundary')
+    parser.add_argument('--every', type=int, default=32, help='ticks between two boundaries')
+    parser.add_argument(
+        '--budget', type=int, default=0, help='simulator steps of a tree; 0: branches x limit'
+    )
+    parser.add_argument(
+        '--judge', default='reward', metavar='NAME', help='reward, or module:function of your own'
+    )
+    parser.add_argument(
+        '--no-compare',
+        dest='compare',
+        action='store_false',
+        help='run no whole episodes beside the trees',
+    )
+    parser.add_argument('--policy', default='mt50', help='shipped name or checkpoint folder')
+    parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
+    parser.add_argument('--episodes', type=int, default=20, help='starts of each task')
+    parser.add_argument('--limit', type=int, default=500, help='ticks of an episode')
+    parser.add_argument('--seed', type=int, default=0, help='chooses the evaluation seeds')
+    parser.add_argument('--execute', type=int, default=EXECUTE, help='ticks between two chunks')
+    parser.add_argument('--delay', type=int, default=0, help='ticks until a chunk takes effect')
+    parser.add_argument(
+        '--workers', type=int, default=os.cpu_count() or 1, help='parallel processes'
+    )
+    parser.add_argument(
+        '--json', type=Path, metavar='FILE', help='write all results; a stopped run goes on'
+    )
+    parser.add_argument('--picture', type=Path, metavar='FILE', help='draw the first tree')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the work; exit code 0 whatever the tree gains."""
+    from dataclasses import asdict
+
+    from tqdm import tqdm
+
+    from flashrt_sim.progress import Progress
+    from flashrt_sim.rollout import Deployment
+    from flashrt_sim.tree import Search
+    from flashrt_sim.tree_picture import draw
+    from flashrt_sim.tree_report import summarise, table, write_report
+    from flashrt_sim.tree_rollout import as_result, grow_all
+
+    tasks = chosen(args)
+    for option, path in (('--json', args.json), ('--picture', args.picture)):
+        if path and not os.access(path.resolve().parent, os.W_OK):
+            raise FlashrtError(f'{option} {path}: name a file in a folder that can be written')
+    if args.execute < 1 or args.delay < 0:
+        raise FlashrtError('--execute starts at 1 and --delay at 0')
+    deployment = Deployment(args.policy, args.device, args.execute, args.delay)
+    search = Search(args.branches, args.every, args.budget, args.judge)
+    progress = None
+    if args.json:
+        settings = {**asdict(deployment), **asdict(search), 'seed': args.seed}
+        settings |= {'limit': args.limit, 'compare': args.compare}
+        progress = Progress(args.json, settings, as_result)
+    results = progress.results_of(tasks, args.episodes) if progress else []
+    grown = grow_all(
+        deployment,
+        tasks,
+        search,
+        args.episodes,
+        seed=args.seed,
+        workers=args.workers,
+        compare=args.compare,
+        done={(result.key, result.episode) for result in results},
+    )
+    total = len(tasks) * args.episodes
+    with tqdm(grown, total=total, initial=len(results), unit='tree') as bar:
+        for result in bar:
+            results.append(result)
+            if progress:
+                progress.add(result)
+            won = sum(r.tree.success for r in results)
+            bar.set_postfix_str(f'{won}/{len(results)} succeeded', refresh=False)
+    if progress:
+        write_report(args.json, deployment, search, args.seed, tasks, results)
+        progress.finish()
+    order = {task.key: index for index, task in enumerate(tasks)}
+    results.sort(key=lambda r: (order[r.key], r.episode))
+    if args.picture:
+        draw(results[0], args.picture)
+    print(table(summarise(results, search, args.limit)))
+    return 0
+
+
+def chosen(args: argparse.Namespace) -> list[Task]:
+    """The tasks that the arguments ask for.
+
+    Raises:
+        FlashrtError: both ways of choosing at once, or an unknown name.
+    """
+    from flashrt_sim.envs import scene_class
+    from flashrt_sim.evaluation import Task, find_goal
+    from flashrt_sim.tree_rollout import worst
+
+    if bool(args.env) == bool(args.worst):
+        raise FlashrtError('say which tasks: either --env NAME or --worst N REPORT')
+    if args.worst:
+        count, report = args.worst
+        if not count.isdecimal():
+            raise FlashrtError(f'--worst {count}: a number of tasks, then a report')
+        tasks = worst(Path(report), int(count))
+    else:
+        tasks = [
+            Task(name, (find_goal(name, text),))
+            for name in args.env
+            for text in ([args.subgoal] if args.subgoal else scene_class(name).SUBGOALS)
+        ]
+    return [dataclasses.replace(task, limit=args.limit) for task in tasks]
