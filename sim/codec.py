@@ -7,8 +7,10 @@ were cut, mixed up or touched are refused before anything is looked at.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
+import sys
 from collections import deque
 from typing import Any
 
@@ -20,6 +22,8 @@ from flashrt_ros.errors import FlashrtError
 MAGIC = b'FRSTATE1'
 _DIGEST = 16
 _HEADER = struct.Struct(f'<8s{_DIGEST}sQ')
+_SIZE = struct.Struct('<I')
+_LITTLE = sys.byteorder == 'little'
 _PLAIN_KINDS = 'biuf'  # bool, integers, floats: the only array types that may travel
 _GENERATOR, _QUEUE = 'generator', 'deque'  # keys under which `plain` puts what these hold
 
@@ -82,44 +86,58 @@ def unseal(data: NDArray[np.uint8] | bytes) -> Any:
 
 
 def _write(out: bytearray, value: Any) -> None:
-    if value is None:
+    kind = type(value)
+    if kind is np.ndarray or isinstance(value, np.ndarray | np.generic):
+        _write_array(out, value)
+    elif kind is str or isinstance(value, str):
+        raw = value.encode()
+        out += b's' + _SIZE.pack(len(raw)) + raw
+    elif value is None:
         out += b'N'
     elif isinstance(value, bool):
         out += b'T' if value else b'F'
     elif isinstance(value, int):
         raw = value.to_bytes(value.bit_length() // 8 + 1, 'little', signed=True)
         out += b'i' + struct.pack('<H', len(raw)) + raw
-    elif isinstance(value, np.ndarray | np.generic):
-        _write_array(out, value)
     elif isinstance(value, float):
         out += b'f' + struct.pack('<d', value)
-    elif isinstance(value, str | bytes):
-        raw = value.encode() if isinstance(value, str) else value
-        out += (b's' if isinstance(value, str) else b'b') + struct.pack('<I', len(raw)) + raw
+    elif isinstance(value, bytes):
+        out += b'b' + _SIZE.pack(len(value)) + value
     elif isinstance(value, list | tuple):
-        out += (b'l' if isinstance(value, list) else b't') + struct.pack('<I', len(value))
+        out += (b'l' if isinstance(value, list) else b't') + _SIZE.pack(len(value))
         for item in value:
             _write(out, item)
     elif isinstance(value, dict):
-        out += b'd' + struct.pack('<I', len(value))
+        out += b'd' + _SIZE.pack(len(value))
         for key, item in value.items():
             if not isinstance(key, str):
                 raise StateError(f'dict key {key!r} cannot be saved; keys must be strings')
             _write(out, key)
             _write(out, item)
     else:
-        raise StateError(f'a {type(value).__name__} cannot be saved; use numbers, text or arrays')
+        raise StateError(f'a {kind.__name__} cannot be saved; use numbers, text or arrays')
 
 
 def _write_array(out: bytearray, value: np.ndarray | np.generic) -> None:
-    if value.dtype.kind not in _PLAIN_KINDS:
-        raise StateError(f'an array of {value.dtype} cannot be saved; use numbers or bools')
-    name = value.dtype.newbyteorder('<').str.encode()
+    dtype = value.dtype
+    if dtype.kind not in _PLAIN_KINDS:
+        raise StateError(f'an array of {dtype} cannot be saved; use numbers or bools')
     # A numpy scalar keeps its type: 'g' comes back as np.float64, not as an array of no shape.
     out += b'g' if isinstance(value, np.generic) else b'a'
-    out += struct.pack('<BB', len(name), value.ndim) + name
-    out += struct.pack(f'<{value.ndim}I', *value.shape)
-    out += np.ascontiguousarray(value.astype(value.dtype.newbyteorder('<'), copy=False)).tobytes()
+    out += _array_head(dtype, value.shape)
+    if dtype.isnative and _LITTLE:
+        out += value.tobytes()
+    else:
+        out += value.astype(dtype.newbyteorder('<')).tobytes()
+
+
+@functools.lru_cache(512)
+def _array_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Type and shape of an array, as they stand before its bytes."""
+    name = dtype.newbyteorder('<').str.encode()
+    return (
+        struct.pack('<BB', len(name), len(shape)) + name + struct.pack(f'<{len(shape)}I', *shape)
+    )
 
 
 def _read(data: bytes, at: int) -> tuple[Any, int]:
