@@ -8,17 +8,15 @@ them is the plain episode.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path as File
 from typing import Any
 
 from . import judges
 from .envs import scene_class
 from .episode import LiveEpisode
 from .errors import SimulationError
-from .evaluation import Goal, Task
+from .evaluation import Task
 from .play import prepare_start
 from .rollout import check_policy
 from .seeds import evaluation_seed
@@ -155,26 +153,3 @@ def _work(task: Task, number: int, seed: int) -> TreeResult:
     tree = grow(live, task, seed, _search, judges.load(_search.judge))
     whole = run_whole(live, task, seed, _search.steps(task.limit)) if _compare else None
     return TreeResult(task.environment, task.name, task.start, number, seed, tree, whole)
-
-
-def worst(report: File, count: int) -> list[Task]:
-    """The `count` tasks with the lowest success in a report of `flashrt rollout`.
-
-    Equal ones in the order of their environments' names.
-
-    Raises:
-        SimulationError: the file is no such report, or has fewer tasks.
-    """
-    try:
-        rows = json.loads(report.read_text('utf-8'))['summary']
-        rows = sorted(rows, key=lambda row: (row['rate'], row['environment']))
-        names = [(row['environment'], row['task'], row['start']) for row in rows]
-    except (ValueError, KeyError, TypeError) as error:
-        raise SimulationError(f'{report} is no report of flashrt rollout: {error}') from None
-    if not 1 <= count <= len(names):
-        raise SimulationError(f'{report} has {len(names)} tasks; ask for 1 to {len(names)}')
-    found = []
-    for environment, text, start in names[:count]:
-        subgoal = next(iter(scene_class(environment).SUBGOALS))
-        found.append(Task(environment, (Goal(subgoal, text),), start))
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +22,16 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument(
-        '--env', action='append', metavar='NAME', help='environment; may be repeated'
+        '--tasks', default='worst:10', help='worst:N of the report, or names: soccer,lever-pull'
     )
-    parser.add_argument('--subgoal', metavar='TEXT', help='one of them; all if left out')
     parser.add_argument(
-        '--worst',
-        nargs=2,
-        metavar=('N', 'REPORT'),
-        help='instead: the N tasks with the lowest success in a report of flashrt rollout',
+        '--report',
+        type=Path,
+        metavar='FILE',
+        help='of flashrt rollout --suite mt50 --json; docs/results/mt50.json if left out',
     )
+    parser.add_argument('--env', metavar='NAME', help='an environment, instead of --tasks')
+    parser.add_argument('--subgoal', metavar='TEXT', help='of --env; all if left out')
     parser.add_argument('--branches', type=int, default=4, help='at each boundary')
     parser.add_argument('--every', type=int, default=32, help='ticks between two boundaries')
     parser.add_argument(
@@ -122,23 +122,15 @@ def chosen(args: argparse.Namespace) -> list[Task]:
     """The tasks that the arguments ask for.
 
     Raises:
-        FlashrtError: both ways of choosing at once, or an unknown name.
+        SimulationError: for an unknown name.
     """
+    from flashrt_ros import share
     from flashrt_sim.envs import scene_class
     from flashrt_sim.evaluation import Task, find_goal
-    from flashrt_sim.tree_rollout import worst
+    from flashrt_sim.improve.choose import choose
 
-    if bool(args.env) == bool(args.worst):
-        raise FlashrtError('say which tasks: either --env NAME or --worst N REPORT')
-    if args.worst:
-        count, report = args.worst
-        if not count.isdecimal():
-            raise FlashrtError(f'--worst {count}: a number of tasks, then a report')
-        tasks = worst(Path(report), int(count))
-    else:
-        tasks = [
-            Task(name, (find_goal(name, text),))
-            for name in args.env
-            for text in ([args.subgoal] if args.subgoal else scene_class(name).SUBGOALS)
-        ]
-    return [dataclasses.replace(task, limit=args.limit) for task in tasks]
+    if args.env is None:
+        report = args.report or share.share() / 'docs' / 'results' / 'mt50.json'
+        return choose(args.tasks, report, args.limit)[0]
+    texts = [args.subgoal] if args.subgoal else list(scene_class(args.env).SUBGOALS)
+    return [Task(args.env, (find_goal(args.env, text),), limit=args.limit) for text in texts]

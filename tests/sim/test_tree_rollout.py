@@ -13,16 +13,16 @@ pytest.importorskip('metaworld')
 pytest.importorskip('torch')
 
 from flashrt_ros import cli
-from flashrt_sim.errors import SimulationError
 from flashrt_sim.intervals import paired
 from flashrt_sim.tree import Fork, Path, Search
 from flashrt_sim.tree_picture import draw
 from flashrt_sim.tree_report import summarise, table
-from flashrt_sim.tree_rollout import TreeResult, Whole, as_result, worst
+from flashrt_sim.tree_rollout import TreeResult, Whole, as_result
 
 pytestmark = pytest.mark.xdist_group('tree')
 
 DRAWER, REACH = 'flashrt/MT50-drawer-open-v0', 'flashrt/MT50-reach-v0'
+BOTH = 'drawer-open,reach'
 
 
 def result(number, tree, whole, task='a'):
@@ -96,28 +96,10 @@ def test_the_paired_interval_covers():
             paired(*wrong)
 
 
-def test_the_worst_tasks_are_those_of_the_report(tmp_path):
-    """By rate, equal ones by name; a file that is no report is refused in one line."""
-    rows = [
-        {'environment': f'flashrt/MT50-{name}-v0', 'task': name, 'start': 'standard', 'rate': rate}
-        for name, rate in (('reach', 0.5), ('soccer', 0.2), ('push', 0.5), ('hammer', 0.9))
-    ]
-    report = tmp_path / 'report.json'
-    report.write_text(json.dumps({'summary': rows}))
-    assert [task.name for task in worst(report, 3)] == ['soccer', 'push', 'reach']
-    assert worst(report, 1)[0].goals[0].subgoal == 'push the soccer ball into the goal'
-    with pytest.raises(SimulationError, match='ask for 1 to 4'):
-        worst(report, 5)
-    for text in ('{}', '[]', 'x'):
-        report.write_text(text)
-        with pytest.raises(SimulationError, match='no report of flashrt rollout'):
-            worst(report, 1)
-
-
-def command(tiny_policy, path, *more):
+def command(tiny_policy, path, tasks, *more):
     """Arguments of a run that takes seconds."""
     return [
-        'tree', '--env', DRAWER, '--branches', '2', '--every', '8', '--limit', '16', '--policy',
+        'tree', '--tasks', tasks, '--branches', '2', '--every', '8', '--limit', '16', '--policy',
         str(tiny_policy), '--workers', '1', '--json', str(path), *more,
     ]  # fmt: skip
 
@@ -125,10 +107,10 @@ def command(tiny_policy, path, *more):
 def test_a_stopped_run_goes_on(tiny_policy, tmp_path, capsys):
     """What stands in the file beside the report is not run again, and the report is the same."""
     whole, stopped = tmp_path / 'whole.json', tmp_path / 'stopped.json'
-    assert cli.main(command(tiny_policy, whole, '--env', REACH, '--episodes', '2')) == 0
+    assert cli.main(command(tiny_policy, whole, BOTH, '--episodes', '2')) == 0
     report = json.loads(whole.read_text())
     assert [(r['environment'], r['episode']) for r in report['starts']] == [
-        (DRAWER, 0), (DRAWER, 1), (REACH, 0), (REACH, 1),
+        (REACH, 0), (REACH, 1), (DRAWER, 0), (DRAWER, 1),
     ]  # fmt: skip
     settings = {
         **report['policy'], **report['search'], 'seed': 0, 'limit': 16, 'compare': True,
@@ -136,7 +118,7 @@ def test_a_stopped_run_goes_on(tiny_policy, tmp_path, capsys):
     first = {**report['starts'][0], 'seed': 123}  # to be recognised afterwards
     lines = [json.dumps(settings, sort_keys=True), json.dumps(first), '{"cut short']
     (tmp_path / 'stopped.json.part').write_text('\n'.join(lines))
-    assert cli.main(command(tiny_policy, stopped, '--env', REACH, '--episodes', '2')) == 0
+    assert cli.main(command(tiny_policy, stopped, BOTH, '--episodes', '2')) == 0
     again = json.loads(stopped.read_text())
     assert again['starts'] == [first, *report['starts'][1:]]
     assert not (tmp_path / 'stopped.json.part').exists()
@@ -147,7 +129,7 @@ def test_picture_of_the_first_tree(tiny_policy, tmp_path):
     """Branches and kept path are drawn; the same tree gives the same file."""
     path = tmp_path / 'tree.svg'
     code = cli.main(
-        command(tiny_policy, tmp_path / 'a.json', '--episodes', '1', '--no-compare')
+        command(tiny_policy, tmp_path / 'a.json', 'reach', '--episodes', '1', '--no-compare')
         + ['--picture', str(path)]
     )
     assert code == 0 and path.read_text().count('<path') > 4
@@ -162,10 +144,9 @@ def test_picture_of_the_first_tree(tiny_policy, tmp_path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ([], 'either --env NAME or --worst'),
-        (['--env', REACH, '--worst', '1', 'x.json'], 'either --env NAME or --worst'),
-        (['--worst', 'ten', 'x.json'], 'a number of tasks'),
-        (['--worst', '1', 'nowhere.json'], 'nowhere.json'),
+        (['--tasks', 'worst:0'], 'worst:1 to'),
+        (['--report', 'nowhere.json'], 'nowhere.json'),
+        (['--tasks', 'rech'], "did you mean 'reach'"),
         (['--env', 'flashrt/MT50-rech-v0'], "did you mean 'flashrt/MT50-reach-v0'"),
         (['--env', REACH, '--every', '4'], 'branch every 8 ticks'),
         (['--env', REACH, '--judge', 'luck'], 'module:function'),
