@@ -34,6 +34,7 @@ from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.capsule import Capsule
+    from flashrt_ros.capsule.registry import Registry
 
 
 class ActorError(FlashrtError, RuntimeError):
@@ -61,6 +62,7 @@ class Actor:
         hold: How the robot stands still; by default zeros and the last entry (the gripper) kept.
         stream: The stream that replays go to; None = the current one.
         hosts: Name -> host state that the capsule carries beside the actor's own.
+        registry: Where capsules live; by default the device's memory, while they are referenced.
 
     Raises:
         ActorError: The chunk is too short for ``execute`` and ``delay``.
@@ -79,6 +81,7 @@ class Actor:
         hold: HoldRule | None = None,
         stream: Stream | None = None,
         hosts: Mapping[str, Host] | None = None,
+        registry: Registry | None = None,
     ) -> None:
         horizon, dim = policy.spec.horizon, policy.spec.action_dim
         if execute < 1 or delay < 0 or execute + delay > horizon:
@@ -90,7 +93,7 @@ class Actor:
         self.execute, self.delay, self.subgoal_delay = execute, delay, subgoal_delay
         self.queue = ChunkQueue(hold or HoldRule(dim, keep=(dim - 1,)), horizon)
         self.refused = 0  # observations and chunks refused by a guard
-        self.capsule = ''  # digest of the capsule restored last
+        self._restored: Capsule | None = None
         self._stream = stream
         self._gap = max(1, min(delay, horizon - execute - delay + 1))
         self._paused = 'no episode has been started'
@@ -112,7 +115,7 @@ class Actor:
         fingerprint = session_fingerprint or Fingerprint.of(
             self.closure, device=ctx.device, **policy.fingerprint()
         )
-        self.session = Session(ctx, self.closure, fingerprint, stream=stream)
+        self.session = Session(ctx, self.closure, fingerprint, stream=stream, registry=registry)
 
     @property
     def episode(self) -> int:
@@ -123,6 +126,12 @@ class Actor:
     def epoch(self) -> int:
         """The epoch in force."""
         return self.queue.epoch
+
+    @property
+    def capsule(self) -> str:
+        """Digest of the capsule restored last in this episode; empty if none was."""
+        # Worked out when somebody asks: it costs more than a restore.
+        return self._restored.digest if self._restored is not None else ''
 
     @property
     def paused(self) -> str:
@@ -143,7 +152,7 @@ class Actor:
         with self._lock:
             self.queue.start(episode, epoch)
             self._request, self._tick, self._fresh = -1, -1, True
-            self._paused, self.capsule = paused, ''
+            self._paused, self._restored = paused, None
             self._begin_pace()
 
     def infer(self, observation: Observation) -> Chunk:
@@ -242,7 +251,7 @@ class Actor:
                 self.queue.flush(epoch, episode)
                 self._request, self._fresh = -1, True
                 self._begin_pace()
-            self._paused, self.capsule = paused, capsule.digest
+            self._paused, self._restored = paused, capsule
 
     # -- any thread -------------------------------------------------------------------------
 
