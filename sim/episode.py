@@ -1,60 +1,38 @@
-"""One simulated episode with its robot brain: simulator, actor and mailbox as one closure.
+"""One simulated episode and all that drives it, as one closure.
 
-A capsule of it holds the policy's buffers, the subgoal, the queue of actions and the whole
-simulator, so an episode can be frozen at any tick and go on from there, byte for byte, as often
-as one likes.
+A capsule of it holds the policy's buffers, the subgoal, the queue of actions, the planner, what
+the harness counts and the whole simulator, so an episode can be frozen at any tick and go on from
+there, byte for byte, as often as one likes: here, in several branches that take turns, or from a
+file in another process.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashrt_policies import registry
 from flashrt_policies.base import PolicySpec
+from flashrt_ros.capsule.registry import Registry
+from flashrt_ros.capsule.store import DiskStore
 from flashrt_ros.contract.context import Context
 from flashrt_ros.control.actor import Actor
 from flashrt_ros.control.guards import GuardError, Guards
 from flashrt_ros.control.mailbox import Mailbox
-from flashrt_ros.control.types import DELAY, EXECUTE, Command, Observation
+from flashrt_ros.control.planner import NEXT, Decision, Facts, Planner
+from flashrt_ros.control.types import DELAY, EXECUTE, Observation
 
+from .branch import Branch
 from .envs import make_scene
 from .errors import SimulationError
+from .harness import Counts, Moment, SceneHost
 from .scene import SceneEnv
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.capsule import Capsule
 
-
-class SceneHost:
-    """Makes a scene's state part of a closure.
-
-    Args:
-        scene: the simulated world.
-    """
-
-    def __init__(self, scene: SceneEnv) -> None:
-        self.scene = scene
-
-    def state(self) -> dict[str, Any]:
-        """The whole simulator, as checked bytes."""
-        return {'scene': self.scene.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what `state` gave."""
-        self.scene.set_state(state['scene'])
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What happened in one tick: its number, the command, and the scene's info afterwards."""
-
-    tick: int
-    command: Command
-    info: dict[str, Any]
-    inferred: bool
-    refused: str = ''
+_MEMORY = 1 << 30  # bytes for capsules beside a folder for them; taken page by page on a CPU
 
 
 class LiveEpisode:
@@ -62,13 +40,23 @@ class LiveEpisode:
 
     Args:
         scene: the simulated world.
-        actor: made with `hosts={'simulator': SceneHost(scene)}`.
+        actor: made with `hosts={'simulator': SceneHost(scene)}`, that last.
         host: that very host, for `move_to`.
+        counts: the actor's host 'harness', if capsules are to hold what is counted.
+        planner: the actor's host 'planner', if there is one.
     """
 
-    def __init__(self, scene: SceneEnv, actor: Actor, host: SceneHost | None = None) -> None:
+    def __init__(
+        self,
+        scene: SceneEnv,
+        actor: Actor,
+        host: SceneHost | None = None,
+        counts: Counts | None = None,
+        planner: Planner | None = None,
+    ) -> None:
         self.scene, self.actor, self._host = scene, actor, host
-        self._number = 0
+        self.counts, self.planner = counts or Counts(), planner
+        self.branch: Branch | None = None  # which of the branches goes on here, if any
 
     @classmethod
     def open(
@@ -79,12 +67,24 @@ class LiveEpisode:
         device: str = 'cpu',
         execute: int = EXECUTE,
         delay: int = DELAY,
+        planner: Planner | None = None,
+        store: str | Path | None = None,
     ) -> LiveEpisode:
         """Load everything that an episode needs.
+
+        Args:
+            environment: for example 'flashrt/Drawer-v0'.
+            policy: name of shipped weights, or a folder.
+            device: 'cpu', 'cuda' or 'cuda:N'.
+            execute: ticks from one chunk to the next.
+            delay: ticks from an observation to its chunk's first use.
+            planner: asked at every tick which subgoal comes next; see `instruct`.
+            store: folder for `save` and `load`.
 
         Raises:
             SimulationError: unknown environment, or a policy made for another robot.
             CheckpointError: missing or unfit weights.
+            StoreError: the folder is not safe to keep capsules in.
         """
         scene = make_scene(environment)
         spec = registry.spec(policy)
@@ -92,7 +92,11 @@ class LiveEpisode:
         context = Context(device)
         mailbox = Mailbox(context, length=spec.subgoal_length)
         loaded: Any = registry.load(policy, context, mailbox.port)
-        host = SceneHost(scene)
+        host, counts = SceneHost(scene), Counts()
+        hosts: dict[str, Any] = {'harness': counts}
+        if planner is not None:
+            hosts['planner'] = planner
+        hosts['simulator'] = host  # last: a restore then need not read it first, to undo
         actor = Actor(
             context,
             loaded,
@@ -100,10 +104,13 @@ class LiveEpisode:
             Guards.of(loaded.spec),
             execute=execute,
             delay=delay,
-            hosts={'simulator': host},
+            hosts=hosts,
+            registry=None
+            if store is None
+            else Registry(context, _MEMORY, store=DiskStore(store), keep=False),
         )
         context.freeze()
-        return cls(scene, actor, host)
+        return cls(scene, actor, host, counts, planner)
 
     def move_to(self, scene: SceneEnv) -> None:
         """Go on in another scene, with the same brain; start an episode there next.
@@ -117,6 +124,8 @@ class LiveEpisode:
             )
         self.scene = self._host.scene = scene
 
+    # Running ------------------------------------------------------------------------------------
+
     def start(self, seed: int, subgoal: str, *, text: str | None = None, **options: Any) -> None:
         """Begin an episode that `seed` decides.
 
@@ -124,7 +133,7 @@ class LiveEpisode:
             seed: of the scene and of the policy's noise.
             subgoal: canonical name; success is judged by it.
             text: how the policy is told; the canonical name if left out.
-            options: of the scene's reset, `start` or `state`.
+            options: of the scene's reset, `start` or `capsule`.
 
         Raises:
             SimulationError: for an unknown subgoal or option.
@@ -132,10 +141,29 @@ class LiveEpisode:
         self.scene.reset_physics(seed=seed, options={'subgoal': subgoal, **options})
         self.begin(seed, text or subgoal)
 
+    def instruct(self, seed: int, instruction: str, **options: Any) -> tuple[str, ...]:
+        """Begin an episode that the planner leads through; returns its plan.
+
+        Args:
+            seed: of the scene and of the policy's noise.
+            instruction: in words, for example 'open the drawer, then close it'.
+            options: of the scene's reset.
+
+        Raises:
+            SimulationError: this episode has no planner.
+            PlannerError: it does not understand.
+        """
+        if self.planner is None:
+            raise SimulationError('nobody understands instructions here; open(planner=...)')
+        plan = self.planner.start(instruction)
+        self.start(seed, plan[0], **options)
+        return plan
+
     def begin(self, seed: int, text: str) -> None:
         """Start the brain in the scene as it stands, and tell it `text`."""
-        self._number += 1
-        self.actor.start(episode=self._number, epoch=self.actor.epoch + 1, seed=seed)
+        self.branch = None
+        self.counts.set_state(Counts(self.counts.episode + 1).state())
+        self.actor.start(episode=self.counts.episode, epoch=self.actor.epoch + 1, seed=seed)
         self.actor.post(text, tick=-1)
 
     def ask(self, subgoal: str, *, text: str | None = None) -> None:
@@ -144,7 +172,7 @@ class LiveEpisode:
         self.actor.post(text or subgoal, tick=self.scene.ticks)
 
     def tick(self) -> Moment:
-        """Observe and infer where it is due, act, move the world.
+        """Observe and infer where it is due, act, move the world; then ask the planner.
 
         What a guard refuses is a hold, as on the robot.
         """
@@ -164,22 +192,111 @@ class LiveEpisode:
             except GuardError as error:
                 refused = str(error)
         command = self.actor.act(tick)
-        return Moment(tick, command, self.scene.step_physics(command.action), inferred, refused)
+        info = self.scene.step_physics(command.action)
+        self._count(info, inferred, command.held, bool(refused))
+        return Moment(tick, command, info, inferred, refused, self._decide(info))
+
+    def _count(self, info: dict[str, Any], inferred: bool, held: bool, refused: bool) -> None:
+        counts = self.counts
+        counts.ticks += 1
+        counts.inferences += inferred
+        counts.held += held
+        counts.refused += refused
+        if counts.first_success < 0 and info['is_success']:
+            counts.first_success = counts.ticks
+
+    def _decide(self, info: dict[str, Any]) -> Decision | None:
+        if self.planner is None or not self.planner.plan:
+            return None
+        x, y, z, grip = (float(number) for number in self.scene.proprioception())
+        decision = self.planner.decide(
+            self.scene.ticks, Facts(info['subgoals'], hand=(x, y, z), grip=grip)
+        )
+        if decision.kind == NEXT:
+            self.ask(decision.subgoal)
+        return decision
+
+    # Capsules -----------------------------------------------------------------------------------
 
     def snapshot(self, boundary: str) -> Capsule:
-        """Freeze scene and brain between two ticks."""
+        """Freeze scene, brain, planner and counts between two ticks."""
         return self.actor.snapshot(boundary)
 
     def restore(self, capsule: Capsule, *, noise: int | None = None) -> None:
         """Go on from `capsule`: the very same ticks follow, or others with new `noise`.
 
         Raises:
-            FingerprintError: the capsule belongs to another deployment; nothing changed.
+            FingerprintError: the capsule belongs to another deployment.
+            StateError: it is of another scene.
+            StoreError, EvictedError: its file is damaged, or it is gone.
+            In every case nothing has changed: the episode goes on where it stood.
         """
-        seed = -1 if noise is None else noise
-        self.actor.restore(capsule, epoch=self.actor.epoch + 1, keep_queue=True, seed=seed)
+        session = self.actor.session
+        session.require_fits(capsule)
+        host = capsule.host_state()
+        self.scene.check_state(host['simulator']['scene'])
+        session.registry.promote(capsule)
+        self.actor.restore(
+            capsule,
+            epoch=self.actor.epoch + 1,
+            keep_queue=True,
+            episode=host['harness']['episode'] if 'harness' in host else None,
+            seed=-1 if noise is None else noise,
+        )
+        self.branch = None
 
     rollback = restore
+
+    def fork(
+        self, n: int, *, capsule: Capsule | None = None, noise: Sequence[int] | None = None
+    ) -> list[Branch]:
+        """`n` futures of this moment, which take turns on this simulator and brain.
+
+        They share the capsule that they start from: nothing is copied until a branch has gone its
+        own way and another one's turn comes.
+
+        Args:
+            n: how many branches.
+            capsule: fork that moment instead of the present one.
+            noise: a noise seed for each branch; without, all of them repeat the same future.
+
+        Raises:
+            SimulationError: `n` is not positive, or there are not as many seeds.
+        """
+        if n < 1 or (noise is not None and len(noise) != n):
+            seeds = '' if noise is None else f' with {len(noise)} noise seeds'
+            raise SimulationError(f'a fork into {n}{seeds}; give n from 1, and a seed for each')
+        root = self.snapshot('fork') if capsule is None else capsule
+        return [Branch(self, root, None if noise is None else noise[i]) for i in range(n)]
+
+    def save(self, capsule: Capsule) -> str:
+        """Write a capsule into the store; returns its digest once the file is safe.
+
+        Raises:
+            SimulationError: the episode was opened without a store.
+            StoreError, BudgetError: it cannot be written.
+        """
+        self._require_store()
+        return self.actor.session.registry.commit(capsule)
+
+    def load(self, digest: str) -> Capsule:
+        """The capsule of the store whose digest begins so, to be restored.
+
+        Raises:
+            SimulationError: the episode was opened without a store.
+            StoreError: there is none or more than one, or the file is not what it must be.
+            FingerprintError: it belongs to another deployment; names what differs.
+        """
+        store, session = self._require_store(), self.actor.session
+        name = store.find(digest)
+        known = [capsule for capsule in session.registry.capsules if capsule.file == name]
+        return known[0] if known else session.open(name)
+
+    def _require_store(self) -> DiskStore:
+        store = self.actor.session.registry.store
+        if store is None:
+            raise SimulationError('this episode has no folder for capsules; open(store=FOLDER)')
+        return store
 
     def close(self) -> None:
         """Give back the scene's rendering contexts."""

@@ -17,11 +17,7 @@ from flashrt_ros.capsule.arena import Block
 from flashrt_ros.capsule.capsule import Capsule, Lineage
 from flashrt_ros.capsule.digest import state_digest
 from flashrt_ros.capsule.disk import Disk
-from flashrt_ros.capsule.errors import (
-    CapsuleError,
-    PinnedError,
-    StoreError,
-)
+from flashrt_ros.capsule.errors import CapsuleError, PinnedError, StoreError
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.layout import Layout
 from flashrt_ros.capsule.memory import Memory
@@ -69,6 +65,7 @@ class Registry:
         self._ctx = ctx
         self.lock = threading.RLock()  # held by sessions while they work
         self._memory = Memory(ctx, gpu_bytes, host_bytes, lambda tier: self._room.make(tier))
+        self.store = store
         self._disk = Disk(store) if store is not None else None
         self._roster = Roster(self._memory, self.lock, keep)
         self._writer = (

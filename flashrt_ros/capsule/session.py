@@ -151,7 +151,7 @@ class Session:
         """
         self._ctx.require_thread('restore')
         live, registry = self._live, self.registry
-        self._require_fits(capsule)
+        self.require_fits(capsule)
         live.check()
         with registry.lock:
             if registry.stream is not self._stream or live.registry is not registry:
@@ -186,7 +186,7 @@ class Session:
         The capsule is pinned until every branch is closed or gone. The branches take turns on the
         live buffers: restore one's `head`, go on, snapshot, restore the next one's.
         """
-        self._require_fits(capsule)
+        self.require_fits(capsule)
         branches = []
         for _ in range(count):
             branch = copy.copy(self)
@@ -194,6 +194,15 @@ class Session:
             capsule.pin(branch)
             branches.append(branch)
         return branches
+
+    def open(self, name: str) -> Capsule:
+        """A capsule that the registry's store has got meanwhile, by its whole digest.
+
+        Raises:
+            StoreError: the file is not what it must be.
+            FingerprintError: it belongs to another deployment.
+        """
+        return self.registry.open(name, self._live.layout, self._fingerprint)
 
     def close(self) -> None:
         """Release this session's pins; it can go on without them."""
@@ -205,7 +214,8 @@ class Session:
         self.registry.work_on(self._stream)
         self._live.use(self.registry)
 
-    def _require_fits(self, capsule: Capsule) -> None:
+    def require_fits(self, capsule: Capsule) -> None:
+        """Raise what `restore` would raise for a capsule of another deployment, or a gone one."""
         live = self._live
         if capsule.layout is not live.layout or capsule.fingerprint is not self._fingerprint:
             capsule.fingerprint.require(self._fingerprint, repr(capsule))
