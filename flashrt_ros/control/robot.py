@@ -29,7 +29,12 @@ class RobotClock:
 
     *Parked* is how an episode begins: the world stands still and its state is reported again and
     again, until the command for this very tick comes. So an episode starts at its first tick
-    however long the start took.
+    however long the start took. In *lockstep* the world is parked after every tick: no tick is
+    missed and none is held for want of a command, however slow the robot's brain is.
+
+    Args:
+        hold: How the robot stands still.
+        lockstep: Wait for the command of every tick, not of the first alone.
 
     Attributes:
         episode: Counted from 1; 0 before the first.
@@ -41,8 +46,9 @@ class RobotClock:
         missed: Ticks of this episode that passed without their command.
     """
 
-    def __init__(self, hold: HoldRule) -> None:
+    def __init__(self, hold: HoldRule, lockstep: bool = False) -> None:
         self.hold = hold
+        self.lockstep = lockstep
         self.episode = 0
         self.epoch = 0
         self.tick = 0
@@ -112,12 +118,11 @@ class RobotClock:
         exact = command is not None and command.tick == self.tick
         if command is not None:
             self.applied_epoch = max(self.applied_epoch, command.epoch)
-        if self.parked:
-            if not exact:
-                if command is not None:
-                    self.reason = command.reason
-                return None
-            self.parked = False
+        if self.parked and not exact:
+            if command is not None:
+                self.held, self.reason = True, command.reason
+            return None
+        self.parked = self.lockstep
         if exact:
             self._running = True
         if command is None:

@@ -28,7 +28,9 @@ class Brain(policy.PolicyNode):
     def __init__(self, name: str = 'brain', **options: Any) -> None:
         super().__init__(name, **options)
         out = self.create_publisher(Subgoal, names.SUBGOAL, qos.TELEMETRY)
-        self._announcer = Announcer(self, out, lambda text, tick: self.actor.post(text, tick))
+        self._announcer = Announcer(
+            self, out, lambda text, tick: self.actor.post(text, tick), lockstep=self.p.lockstep
+        )
         self._deciding = False
 
     def parameters(self) -> Sequence[Param]:
@@ -78,7 +80,10 @@ class Brain(policy.PolicyNode):
         elif due(self.p, msg.tick) and not self._deciding:
             self._deciding = True
             stamp = self._now
-            self.worker.submit(lambda: self._ask(stamp, msg, now))
+            if self.p.lockstep:  # graphs run here already, and the tick waits
+                self._ask(stamp, msg, now)
+            else:
+                self.worker.submit(lambda: self._ask(stamp, msg, now))
 
     def _ask(self, stamp: Stamp, msg: RobotState, now: int) -> None:
         """Ask the planner on the replay thread, unless an interrupt came between."""

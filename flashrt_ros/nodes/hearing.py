@@ -42,7 +42,8 @@ class Hearing:
         self._ages['robot'].feed()
         self.tick, self.missed = msg.tick, msg.missed_ticks
         self.applied = (msg.applied_epoch, msg.applied_tick)
-        self._recent.append((key(msg.header.stamp), msg.tick, msg.applied_epoch))
+        if not self._recent or self._recent[-1][1:] != (msg.tick, msg.applied_epoch):
+            self._recent.append((key(msg.header.stamp), msg.tick, msg.applied_epoch))
         self.wait.notify()
 
     def brain(self, msg: ControlCommand) -> None:
@@ -70,10 +71,11 @@ class Hearing:
         """Return who has been silent for too long, or was replaced; '' if nobody."""
         if self.replaced:
             return f'the {self.replaced} was started anew, and knows nothing of this episode'
-        for peer, watch in self._ages.items():
-            if watch.expired:
-                return f'{peer} has been silent for {watch.age:.1f} s'
-        return ''
+        gone = [(watch.age, peer) for peer, watch in self._ages.items() if watch.expired]
+        if not gone:
+            return ''
+        age, peer = max(gone)  # the others may be silent because of it
+        return f'{peer} has been silent for {age:.1f} s'
 
     def forgive(self, episode: int, epoch: int) -> None:
         """Begin an episode with whichever gate has just answered in it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashrt_ros.errors import FlashrtError
-from flashrt_ros.nodes.system import PACKAGE, Process, processes
+from flashrt_ros.nodes.system import LOCKSTEP, PACKAGE, Process, processes
 from flashrt_ros.share import config
 
 ARGUMENTS = {
@@ -27,6 +27,7 @@ ARGUMENTS = {
     'namespace': ('', 'prefix of every node, topic and service; one per arm'),
     'planner_apart': ('false', 'the planner in a process of its own: true or false'),
     'recorder': ('false', 'record every episode: true or false'),
+    'lockstep': ('false', 'the simulated world waits for the robot: true or false'),
     'respawn': ('true', 'start the gate again when it dies: true or false'),
     'log_level': ('info', 'debug, info, warn or error'),
 }
@@ -82,15 +83,16 @@ def plan(given: Mapping[str, str], simulated: bool) -> list[Started]:
         raise LaunchError(f'namespace {space!r}: letters, digits, _ and / alone')
     extra = (file_of('robots', choice['robot']), file_of('policies', choice['policy_file']))
     found = []
-    for process in processes(
-        simulated, _truth(choice, 'planner_apart'), _truth(choice, 'recorder')
-    ):
+    words = ('planner_apart', 'recorder', 'lockstep')
+    for process in processes(simulated, *(_truth(choice, word) for word in words)):
         params = dict(process.params)
         if process.node == 'brain':
             params['device'] = choice['device']
         if process.node in ('brain', 'planner') and choice['policy']:
             params['policy'] = choice['policy']
-        files = (*(str(config(file)) for file in process.config), *extra)
+        own = [str(config(file)) for file in process.config if file != LOCKSTEP]
+        last = [str(config(file)) for file in process.config if file == LOCKSTEP]
+        files = (*own, *extra, *last)
         respawn = process.respawn and _truth(choice, 'respawn')
         found.append(Started(process, space, files, params, respawn))
     return found

@@ -33,8 +33,10 @@ from flashrt_interfaces.srv import (
 )
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.goal import Goal
-from flashrt_ros.nodes.peers import Await, Peers
+from flashrt_ros.nodes.peers import Await, Peers, PeerSilent
 from flashrt_ros.nodes.ros_environment import settle
+
+CONNECT_S = 30.0  # longest wait for everybody to be heard, in seconds
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Operator:
         domain: ROS domain id of the system; None = the environment's.
         on_event: Called after each message, on the spinning thread, with the message.
         namespace: Of the arm that is talked to.
+        patience: Longest wait for an answer, in seconds.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Operator:
         domain: int | None = None,
         on_event: Callable[[Any], None] | None = None,
         namespace: str = '',
+        patience: float = 10.0,
     ) -> None:
         settle()
         self.record = Record()
@@ -73,7 +77,8 @@ class Operator:
         self.node = rclpy.create_node(
             'operator', context=self._context, namespace=namespace or None
         )
-        self.peers = Peers(self.node, 10.0)
+        self._patience = patience
+        self.peers = Peers(self.node, patience)
         for kind, service in (
             (StartEpisode, names.START),
             (Interrupt, names.INTERRUPT),
@@ -87,6 +92,7 @@ class Operator:
         ):
             self.peers.add(kind, service)
         record = self.record
+        self._subscriptions = []
         for kind, topic, into, profile in (
             (RobotState, names.ROBOT_STATE, record.states, qos.TELEMETRY),
             (ControlCommand, names.GATED, record.sent, qos.TELEMETRY),
@@ -94,7 +100,8 @@ class Operator:
             (Subgoal, names.SUBGOAL, record.subgoals, qos.TELEMETRY),
             (EpisodeState, names.EPISODE, record.episodes, qos.LATCHED),
         ):
-            self.node.create_subscription(kind, topic, self._into(into), profile)
+            made = self.node.create_subscription(kind, topic, self._into(into), profile)
+            self._subscriptions.append(made)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
         self._thread = threading.Thread(target=self._spin, name='operator', daemon=True)
@@ -154,8 +161,27 @@ class Operator:
 
     # -- what is asked ----------------------------------------------------------------------
 
+    def connect(self, timeout: float = CONNECT_S) -> None:
+        """Wait until everybody can be heard, so that an episode is recorded from its first tick.
+
+        Robot and gate talk all the time, so they must have been heard; the others must be there.
+
+        Raises:
+            PeerSilent: Somebody is not.
+        """
+
+        def missing() -> list[str]:
+            heard = {names.ROBOT_STATE: self.record.states, names.GATED: self.record.sent}
+            gone = [s.topic_name for s in self._subscriptions if not s.get_publisher_count()]
+            return gone + [topic for topic, said in heard.items() if not said]
+
+        if not self.changed.until(lambda: not missing(), timeout):
+            topics = ', '.join(dict.fromkeys(topic.lstrip('/') for topic in missing()))
+            raise PeerSilent(f'nothing is heard on {topics}; are all nodes up and active?')
+
     def start(self, instruction: str, seed: int = 0) -> StartEpisode.Response:
         """Begin an episode; `PeerRefused` carries the supervisor's sentence."""
+        self.connect()
         request = StartEpisode.Request(instruction=instruction, seed=seed)
         return self.peers.call(names.START, request)
 
@@ -186,4 +212,5 @@ class Operator:
 
     def rollout(self, instruction: str, seed: int = -1) -> Goal:
         """Begin a whole episode as an action."""
-        return Goal(self.node, instruction, seed)
+        self.connect()
+        return Goal(self.node, instruction, seed, self._patience)

@@ -32,6 +32,7 @@ PARAMS = (
         'valid_ticks', 40, 'ticks a subgoal counts unless it is renewed; 0 = for ever', 0, 10**6
     ),
     Param('capsules', 32, 'snapshots kept; the oldest goes first', 2, 10000),
+    Param('lockstep', False, 'have a say on every tick: the policy waits for it'),
     *PROCESS_PARAMS,
 )
 
@@ -48,7 +49,10 @@ class PlannerNode(Managed):
         self._count = 0
         self.clock = PlannerClock()
         out = self.create_publisher(Subgoal, names.SUBGOAL, qos.TELEMETRY)
-        self._announcer = Announcer(self, out, valid_ticks=self.p.valid_ticks)
+        self._announcer = Announcer(
+            self, out, valid_ticks=self.p.valid_ticks, lockstep=self.p.lockstep
+        )
+        self._judged = (0, 0, -1)  # in lockstep: episode, epoch and tick that were decided on
 
     def skills(self) -> Sequence[str]:
         """Return the subgoals that are understood."""
@@ -88,8 +92,12 @@ class PlannerNode(Managed):
         if not self.active or not self._going or (msg.episode, msg.epoch) != self._stamp:
             return
         now = self.clock.at(msg.tick)
-        if not asks(self.planner) or due(self.p, msg.tick):
+        again = self.p.lockstep and self._judged == (*self._stamp, msg.tick)
+        self._judged = (*self._stamp, msg.tick)
+        if not again and (not asks(self.planner) or due(self.p, msg.tick)):
             self._announcer.decide(self._stamp, self.planner, msg, now)
+        elif self.p.lockstep:
+            self._announcer.renew(self._stamp, self.planner, msg.tick)
 
     @answers
     def _begin(self, request: BeginEpisode.Request, response: BeginEpisode.Response) -> str:

@@ -52,6 +52,8 @@ class Announcer:
         out: Publisher of Subgoal.
         post: Called with a new subgoal and its tick, before it is told.
         valid_ticks: Ticks a subgoal counts unless it is renewed; it is renewed in time.
+        lockstep: The robot waits: nothing it reports grows old, and a planner apart has its say
+            on every tick.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class Announcer:
         out: Any,
         post: Callable[[str, int], Any] | None = None,
         valid_ticks: int = 0,
+        lockstep: bool = False,
     ) -> None:
         self._node, self._out, self._post = node, out, post
-        self._valid = valid_ticks
+        self._valid, self._lockstep = valid_ticks, lockstep
+        self._every_tick = lockstep and post is None
         self._renewed = -1  # tick at which the current subgoal was told last
         self._missed = 0  # ticks missed up to the last state
         self.note = ''  # what people say
@@ -91,9 +95,16 @@ class Announcer:
             self.tell(stamp, planner, before, Subgoal.STATUS_DONE, msg.tick)
         elif decision.kind == FAILED:
             self.tell(stamp, planner, before, Subgoal.STATUS_FAILED, msg.tick)
-        elif self._valid and abs(msg.tick - self._renewed) >= max(1, self._valid // 4):
-            self._renewed = msg.tick
-            self.tell(stamp, planner, planner.index, Subgoal.STATUS_LIVE, msg.tick)
+        elif self._every_tick or self._soon_over(msg.tick):
+            self.renew(stamp, planner, msg.tick)
+
+    def _soon_over(self, tick: int) -> bool:
+        return bool(self._valid) and abs(tick - self._renewed) >= max(1, self._valid // 4)
+
+    def renew(self, stamp: Stamp, planner: Planner, tick: int) -> None:
+        """Say at ``tick`` that the current subgoal is still meant."""
+        self._renewed = tick
+        self.tell(stamp, planner, planner.index, Subgoal.STATUS_LIVE, tick)
 
     def facts(self, msg: RobotState) -> Facts:
         """Return what a planner is told of the robot's state; ticks missed count from the last."""
@@ -110,6 +121,8 @@ class Announcer:
         )
 
     def _age_ms(self, msg: RobotState) -> float:
+        if self._lockstep:
+            return 0.0
         stamp = msg.header.stamp
         read = stamp.sec * 1_000_000_000 + stamp.nanosec
         return max(0.0, (self._node.get_clock().now().nanoseconds - read) / 1e6)

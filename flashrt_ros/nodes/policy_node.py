@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,17 @@ from flashrt_ros.control.guards import GuardError, summary
 from flashrt_ros.control.lease import HOLD, KEEP, SubgoalLease
 from flashrt_ros.control.pairing import Moment
 from flashrt_ros.control.stats import Window
-from flashrt_ros.control.types import DELAY, EXECUTE, HoldRule
+from flashrt_ros.control.types import DELAY, EXECUTE, Command, HoldRule
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.brain_services import BrainServices
-from flashrt_ros.nodes.convert import CROP, EXACT, PAD, chunk_to_msg
+from flashrt_ros.nodes.convert import CROP, EXACT, PAD, chunk_to_msg, key
 from flashrt_ros.nodes.intake import Intake
 from flashrt_ros.nodes.output import Output, output_params
-from flashrt_ros.nodes.params import Param, declare, pairs
+from flashrt_ros.nodes.params import Param, ParameterError, declare, pairs
 from flashrt_ros.nodes.scheduling import PROCESS_PARAMS
 from flashrt_ros.nodes.spin import run
 from flashrt_ros.nodes.telemetry import tell_counts
+from flashrt_ros.nodes.turn import Turn
 from flashrt_ros.nodes.worker import Worker
 
 PARAMS = (
@@ -66,6 +67,7 @@ PARAMS = (
     ),
     Param('flood_per_tick', 100, 'messages of a topic in one tick that are too many', 1, 10**6),
     Param('capsules', 32, 'snapshots kept; the oldest goes first', 2, 10000),
+    Param('lockstep', False, 'a tick is answered when all of it is there and has been inferred'),
     *output_params('chunk'),
     *PROCESS_PARAMS,
 )
@@ -127,6 +129,12 @@ class PolicyNode(BrainServices):
         self.intake = Intake(
             self.actor.guards.observation, self.log, p.slop_s, joints, p.flood_per_tick, p.fit
         )
+        self.turn = Turn(self, spec.cameras)
+        if p.lockstep and (p.slop_s or p.joint_topic):
+            raise ParameterError(
+                'lockstep is for a simulated robot, whose images are stamped like its states: '
+                "slop_s must be 0 and joint_topic ''"
+            )
         self._listen(spec.cameras)
         self.offer_services(p.capsules)
         spent = time.perf_counter() - began
@@ -215,17 +223,30 @@ class PolicyNode(BrainServices):
             return
         with self.ticking:
             moment = self.intake.state(msg)
+            if self.p.lockstep and not actor.paused:
+                self.turn.state(msg, moment)
+                return
             if not actor.paused:
                 self.decide(msg)
-            fault = self.intake.refusals.reason or self._expired(msg.tick)
-            try:
-                command = actor.act(msg.tick, fault)
-            except ValueError as error:
-                self.log.warning(str(error))
-                return
+            command = self.act(msg.tick)
+        if command is not None:
+            self.send(command)
+            self._maybe_infer(moment)
+
+    def act(self, tick: int) -> Command | None:
+        """Return the command for ``tick``; None where it lies before the one given last."""
+        fault = self.intake.refusals.reason or self._expired(tick)
+        try:
+            command = self.actor.act(tick, fault)
+        except ValueError as error:
+            self.log.warning(str(error))
+            return None
         self._ticks += 1
+        return command
+
+    def send(self, command: Command) -> None:
+        """Publish ``command``."""
         self._output.send(command)
-        self._maybe_infer(moment)
 
     def _expired(self, tick: int) -> str:
         """Return why the robot holds for want of a planner; do what was configured instead."""
@@ -243,19 +264,24 @@ class PolicyNode(BrainServices):
     def _image_of(self, camera: str, topic: str) -> Any:
         def on_image(msg: Image) -> None:
             if self.active:
-                self._take(lambda: self.intake.image(camera, topic, msg))
+                moment = self._take(lambda: self.intake.image(camera, topic, msg))
+                if self.p.lockstep:
+                    self.turn.image(camera, key(msg.header.stamp), moment)
+                else:
+                    self._maybe_infer(moment)
 
         return on_image
 
     def _on_joints(self, msg: JointState) -> None:
         if self.active:
-            self._take(lambda: self.intake.joints(self.p.joint_topic, msg))
+            self._maybe_infer(self._take(lambda: self.intake.joints(self.p.joint_topic, msg)))
 
-    def _take(self, part: Any) -> None:
+    def _take(self, part: Callable[[], Moment[RobotState] | None]) -> Moment[RobotState] | None:
         try:
-            self._maybe_infer(part())
+            return part()
         except GuardError:
             self.actor.ask_again()  # said; the next good observation is the one that counts
+            return None
 
     def _maybe_infer(self, moment: Moment[RobotState] | None) -> None:
         """Hand an observation over once its state and all images are there, if it is wanted."""
@@ -265,11 +291,14 @@ class PolicyNode(BrainServices):
             self.actor.ask_again()  # the inference before is not through: take the next one
             return
         self._inferring = True
-        self.worker.submit(lambda: self._infer(moment))
+        self.worker.submit(lambda: self.infer(moment))
 
-    def _infer(self, moment: Moment[RobotState]) -> None:
+    def infer(self, moment: Moment[RobotState]) -> None:
+        """Turn an observation into a chunk, on the replay thread; say what is wrong with it."""
         try:
-            observation = self.intake.observation(moment, self.get_clock().now().nanoseconds)
+            # In lockstep the robot waits, so nothing grows old.
+            now = moment.oldest if self.p.lockstep else self.get_clock().now().nanoseconds
+            observation = self.intake.observation(moment, now)
             chunk = self.actor.infer(observation)
             self.intake.refusals.good('observation')
             self._latency.add(chunk.latency_ms)
@@ -290,13 +319,17 @@ class PolicyNode(BrainServices):
     # -- supervisor and planner -------------------------------------------------------------
 
     def _on_subgoal(self, msg: Subgoal) -> None:
-        if not self.active or msg.episode != self.actor.episode:
+        if not self.active or (msg.episode, msg.epoch) != self.stamp():
             return
         if msg.status in (Subgoal.STATUS_POSTED, Subgoal.STATUS_LIVE):
             self.lease.renew(msg.valid_ticks)
-        again = msg.tick < 0 and self.actor.works_on(msg.text)  # told once more, after a restore
-        if msg.status == Subgoal.STATUS_POSTED and not again:
-            self.actor.post(msg.text, msg.tick)
+            new = msg.status == Subgoal.STATUS_POSTED and msg.tick >= 0
+            # Told once more, after a restore or to renew it; whoever missed it takes it up here.
+            if new or not self.actor.works_on(msg.text):
+                self.actor.post(msg.text, msg.tick)
+        last = msg.index + 1 == msg.total  # after another one that is done, the next is posted
+        if msg.tick >= 0 and (last or msg.status != Subgoal.STATUS_DONE):
+            self.turn.word((msg.episode, msg.epoch, msg.tick))
 
     def _on_episode(self, msg: EpisodeState) -> None:
         actor = self.actor

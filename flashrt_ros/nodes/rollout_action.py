@@ -7,12 +7,11 @@ episode that is interrupted, reset or started anew by somebody else is no longer
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
-from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 
 from flashrt_interfaces.action import Rollout
 from flashrt_interfaces.msg import EpisodeState, Subgoal
@@ -40,6 +39,9 @@ class RolloutAction:
         self._done: set[int] = set()  # places in the plan of the subgoals that are reached
         self._subgoal = Subgoal()
         self._stop = False  # the goal was cancelled
+        # What is called after a request to cancel comes when that is answered: one at a time.
+        group = MutuallyExclusiveCallbackGroup()
+        self._answered = node.create_guard_condition(self.changed, callback_group=group)
         self._server = ActionServer(
             node,
             Rollout,
@@ -47,7 +49,7 @@ class RolloutAction:
             self._run,
             goal_callback=self._wanted,
             cancel_callback=self._cancelled,
-            callback_group=ReentrantCallbackGroup(),
+            callback_group=group,
         )
 
     def _wanted(self, goal: Rollout.Goal) -> GoalResponse:
@@ -63,6 +65,7 @@ class RolloutAction:
         """Stop at once; the goal's own thread says so in its result."""
         self._stop = True
         self.changed()
+        self._answered.trigger()
         return CancelResponse.ACCEPT
 
     def changed(self) -> None:
@@ -107,8 +110,8 @@ class RolloutAction:
             said, _ = self._operations.interrupt('the goal was cancelled')
         except FlashrtError as error:
             said = str(error)
-        while not handle.is_cancel_requested:  # the answer to the request is still under way
-            time.sleep(0.001)
+        with self._changed:  # the answer to the request may still be under way
+            self._changed.wait_for(lambda: handle.is_cancel_requested)
         handle.canceled()
         return self._result(mine, episode.INTERRUPTED, said)
 

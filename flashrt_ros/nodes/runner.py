@@ -25,8 +25,11 @@ from flashrt_ros.nodes.ros_environment import settle
 from flashrt_ros.nodes.system import PACKAGE, Process
 from flashrt_ros.share import config
 
-LAST_LINES = 30
+LAST_LINES = 30  # of a process that died, in the message
+KEPT_LINES = 5000
 PARTICIPANTS = 32  # of one domain on one machine that are looked for
+_LAST = 119  # the highest participant of a domain; whoever draws a domain holds its port
+_drawn: collections.deque[socket.socket] = collections.deque(maxlen=20)
 PARENT = 'FLASHRT_PARENT'  # the same word as in `spin`, which this must not import
 
 
@@ -78,22 +81,34 @@ def free_domain() -> int:
     """Return a domain id from 1 to 100 in which nobody on this machine takes part.
 
     Participant n of a domain listens on UDP port 7410 + 250 x domain + 2 n (RTPS specification,
-    9.6.1); where all of these can be bound, there is none.
+    9.6.1); where all of these can be bound, there is none. The port of the last one is kept, so
+    that no other process draws the domain before somebody takes part in it.
     """
     for domain in random.SystemRandom().sample(range(1, 101), 100):
         first = 7410 + 250 * domain
-        if all(_free(port) for port in range(first, first + 2 * PARTICIPANTS, 2)):
+        mine = _bound(first + 2 * _LAST)
+        if mine is None:
+            continue
+        probes = [_bound(port) for port in range(first, first + 2 * PARTICIPANTS, 2)]
+        for probe in filter(None, probes):
+            probe.close()
+        if all(probes):
+            if len(_drawn) == _drawn.maxlen:
+                _drawn.popleft().close()
+            _drawn.append(mine)
             return domain
+        mine.close()
     raise FlashrtError('every ROS domain from 1 to 100 is taken on this machine; end some of them')
 
 
-def _free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind(('', port))
-        except OSError:
-            return False
-        return True
+def _bound(port: int) -> socket.socket | None:
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        probe.bind(('', port))
+    except OSError:
+        probe.close()
+        return None
+    return probe
 
 
 def prefer(pid: int, niceness: int) -> None:
@@ -109,7 +124,7 @@ class _Child:
 
     def __init__(self, process: Process, command: Sequence[str], env: Mapping[str, str]) -> None:
         self.process = process
-        self.lines: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+        self.lines: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.popen = subprocess.Popen(
             command,
             env=dict(env),

@@ -1,7 +1,8 @@
 """The simulated robot: a gymnasium environment on wall-clock ticks, behind the robot's topics.
 
-Each tick applies the one gated command that is for it, or holds. The whole world belongs to one
-thread (an OpenGL context cannot change threads); the executor only fills the command slot.
+Each tick applies the one gated command that is for it, or holds. In lockstep it waits for that
+command instead. The whole world belongs to one thread (an OpenGL context cannot change threads);
+the executor only fills the command slot.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ PARAMS = (
     Param('env', 'flashrt/Drawer-v0', 'gymnasium id of the simulated world'),
     Param('seed', 0, 'scene shown before the first episode', 0, 2**31 - 1),
     Param('control_hz', 20.0, 'control ticks per second, in Hz', 1.0, 1000.0),
+    Param('lockstep', False, 'the next tick waits for its command; see config/lockstep.yaml'),
     Param(
         'grace_s', 0.02, 'a tick may begin this late rather than miss its command, in s', 0.0, 1.0
     ),
@@ -47,6 +49,7 @@ PARAMS = (
     Param('capsules', 32, 'snapshots kept; the oldest goes first', 1, 10000),
     *PROCESS_PARAMS,
 )
+AGAIN_S = 0.25  # in lockstep: seconds without a word after which a state is reported again
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class SimNode(Managed):
         self._frozen: Shelf[Frozen] = Shelf('the robot', self.p.capsules)
         self._count = 0
         self._reported = 0.0  # monotonic second at which the newest state went out
+        self._told = (-1, -1, -1)  # its episode, epoch and tick
         self.scheduler = TickScheduler(1.0 / self.p.control_hz)
         self._lateness = Window()  # ms
         self._every: list[float] = []  # the lateness of every tick, where a file is wanted
@@ -99,7 +103,8 @@ class SimNode(Managed):
     def configure(self) -> None:
         """Make the world, reset it once, draw its first frames."""
         self.world = self.worker.call(lambda: World(self.p.env))
-        self.clock = RobotClock(HoldRule(self.world.action_dim, tuple(self.p.hold_keep)))
+        hold = HoldRule(self.world.action_dim, tuple(self.p.hold_keep))
+        self.clock = RobotClock(hold, self.p.lockstep)
         began = time.perf_counter()
         pictures = self.worker.call(self._warm_up)
         for camera in pictures:
@@ -142,23 +147,34 @@ class SimNode(Managed):
         if self.p.lateness_file:
             self._every.append(self.scheduler.lateness * 1e3)
         with self._lock:
-            if self.clock.under_way:
+            if self.clock.under_way or self.p.lockstep:
                 self._lock.wait_for(self.clock.served, self._patience())
+            heard = self.clock.served()
             applied = self.clock.take()
-            if applied is not None and self.clock.under_way:
+            if applied is not None and self.clock.under_way and not self.p.lockstep:
                 self.clock.missed += skipped
         if applied is not None:
             self._move(applied)
-        self._report()
+        if heard or not self.p.lockstep or self._to_be_told_again():
+            self._report()
+
+    def _to_be_told_again(self) -> bool:
+        """Whether a state that waits for its command has changed, or was told a while ago."""
+        clock = self.clock
+        changed = (clock.episode, clock.epoch, clock.tick) != self._told
+        return changed or time.monotonic() - self._reported >= AGAIN_S
 
     def _patience(self) -> float:
         """Seconds that this tick may still wait for its command.
 
         It has one period and the grace from the report of its state, so that a tick that was late
         does not shorten the next one's time; but never more than half a period from when it was
-        due, so that ticks do not pile up where no command comes.
+        due, so that ticks do not pile up where no command comes. In lockstep it has one period at
+        a time, and then another.
         """
         period, now = self.scheduler.period, time.monotonic()
+        if self.p.lockstep:
+            return period
         due = now - self.scheduler.lateness
         grace = self.p.grace_s
         deadline = min(self._reported + period + grace, due + max(grace, period / 2))
@@ -185,17 +201,19 @@ class SimNode(Managed):
             msg.applied_epoch, msg.applied_tick = clock.applied_epoch, clock.applied_tick
             msg.held, msg.hold_reason = clock.held, clock.reason
             msg.missed_ticks = clock.missed
-            parked = clock.parked
+            parked = clock.parked and not clock.lockstep
+        moment = (msg.epoch, msg.tick)
+        fresh = self._drawn[0] != msg.epoch  # whoever re-enters gets a picture at once
+        msg.images = parked or fresh or moment == self._drawn or msg.tick % self.p.image_every == 0
         msg.proprioception = floats(self.world.proprioception())
         msg.subgoals = list(self.world.reached)
         msg.subgoal_done = list(self.world.reached.values())
         if self.p.publish_state:
             msg.simulator_state = octets(self.world.get_state())
         self._states.publish(msg)
-        self._reported = time.monotonic()
-        fresh = self._drawn[0] != msg.epoch  # whoever re-enters gets a picture at once
-        if parked or fresh or msg.tick % self.p.image_every == 0:
-            self._show(stamp, (msg.epoch, msg.tick))
+        self._reported, self._told = time.monotonic(), (msg.episode, *moment)
+        if msg.images:
+            self._show(stamp, moment)
 
     def _show(self, stamp: Time, moment: tuple[int, int]) -> None:
         for camera, pixels in self.world.images().items():

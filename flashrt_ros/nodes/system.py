@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flashrt_ros.errors import FlashrtError
+
 
 @dataclass(frozen=True)
 class Process:
@@ -43,13 +45,23 @@ APART = (
     Process('brain', 'policy_node', ('policy.yaml',)),
     Process('planner', 'planner_node', ('planner.yaml', 'planner_apart.yaml')),
 )
+LOCKSTEP = 'lockstep.yaml'  # for a simulated robot whose world waits; after every other file
 PACKAGE = 'flashrt_ros'
 
 
 def processes(
-    simulated: bool = True, planner_apart: bool = False, recorder: bool = False
+    simulated: bool = True,
+    planner_apart: bool = False,
+    recorder: bool = False,
+    lockstep: bool = False,
 ) -> tuple[Process, ...]:
-    """Return the processes of the simulated robot, or those beside a real robot's driver."""
+    """Return the processes of the simulated robot, or those beside a real robot's driver.
+
+    Raises:
+        FlashrtError: A real robot cannot wait, so it has no lockstep.
+    """
+    if lockstep and not simulated:
+        raise FlashrtError('lockstep is for a simulated robot: a real one does not wait')
     chosen: list[Process] = [RECORDER] if recorder else []
     surroundings = (('simulator', simulated), ('planner_apart', planner_apart))
     for process in PROCESSES:
@@ -59,4 +71,5 @@ def processes(
             chosen += APART
         elif simulated or not process.simulated:
             chosen.append(process)
-    return tuple(chosen)
+    last = (LOCKSTEP,) if lockstep else ()
+    return tuple(replace(process, config=(*process.config, *last)) for process in chosen)

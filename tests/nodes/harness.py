@@ -1,4 +1,9 @@
-"""Starts the system as the runner would, over the toy world and the toy policy."""
+"""Starts the system as the runner would, over the toy world and the toy policy.
+
+Most tests run in lockstep: the world waits for the brain, so nothing depends on how fast a machine
+is. What is about real time runs slowly, with limits in seconds that only a machine that hangs
+exceeds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,20 @@ from flashrt_ros.nodes.system import Process, processes
 
 HERE = Path(__file__).resolve().parent
 INSTRUCTION = 'open the drawer, then close it'
+LONG = 120.0  # seconds: the upper bound of whatever is waited for
 TOY = {'sim': {'env': 'toy_world:Toy-v0'}}
+REAL_TIME = {
+    'sim': {'control_hz': 10.0, 'grace_s': 0.05},
+    'gate': {'silence_s': 2.0, 'robot_silence_s': 5.0},
+    'brain': {'delay': 1, 'max_age_s': 60.0},
+    'supervisor': {
+        'answer_timeout_s': LONG,
+        'confirm_timeout_s': LONG,
+        'reentry_timeout_s': LONG,
+        'peer_timeout_s': 8.0,
+    },
+}
+Overrides = Mapping[str, Mapping[str, Any]]
 
 
 def table(
@@ -24,13 +42,24 @@ def table(
     robot: str = '',
     recorder: bool = False,
     brain: str = 'toy_brain.py',
+    lockstep: bool = True,
 ) -> list[Process]:
     """Return the processes: the toy policy in the brain, ``robot`` as simulator."""
     others = {'brain': 'toy_policy_node.py' if planner_apart else brain, 'sim': robot}
+    whole = processes(planner_apart=planner_apart, recorder=recorder, lockstep=lockstep)
     return [
         replace(p, executable=str(HERE / others[p.node])) if others.get(p.node) else p
-        for p in processes(planner_apart=planner_apart, recorder=recorder)
+        for p in whole
     ]
+
+
+def merged(*layers: Overrides) -> dict[str, dict[str, Any]]:
+    """Return parameters by node, those of later layers over those of earlier ones."""
+    found: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for node, values in layer.items():
+            found.setdefault(node, {}).update(values)
+    return found
 
 
 @contextmanager
@@ -46,22 +75,65 @@ def toy_environment() -> Iterator[None]:
 
 @contextmanager
 def toy_system(
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Overrides | None = None,
     planner_apart: bool = False,
     robot: str = '',
     recorder: bool = False,
     brain: str = 'toy_brain.py',
+    lockstep: bool = True,
 ) -> Iterator[tuple[System, Operator, Lifecycle]]:
     """Run a whole system in a domain of its own, up and active."""
     domain = free_domain()
-    params = {node: dict(values) for node, values in TOY.items()}
-    for node, values in (overrides or {}).items():
-        params.setdefault(node, {}).update(values)
+    params = merged(TOY, {} if lockstep else REAL_TIME, overrides or {})
+    whole = table(planner_apart, robot, recorder, brain, lockstep)
     with (
         toy_environment(),
-        System(table(planner_apart, robot, recorder, brain), params, domain) as system,
-        Operator(domain) as operator,
+        System(whole, params, domain) as system,
+        Operator(domain, patience=LONG) as operator,
     ):
         lifecycle = Lifecycle(operator.node, system.check)
-        lifecycle.bring_up([p.node for p in system.processes])
+        lifecycle.bring_up([p.node for p in system.processes], LONG)
         yield system, operator, lifecycle
+
+
+def ended(operator: Operator, number: int) -> bool:
+    """Wait until episode ``number`` is over."""
+
+    def over() -> bool:
+        now = operator.episode
+        return now is not None and now.episode == number and now.state in ('idle', 'fault')
+
+    return operator.until(over, LONG)
+
+
+def becomes(operator: Operator, state: str) -> bool:
+    """Wait until the episode's state is ``state``."""
+    return operator.until(lambda: state_of(operator) == state, LONG)
+
+
+def state_of(operator: Operator) -> str:
+    """Return the newest state of the episode."""
+    return operator.episode.state if operator.episode is not None else ''
+
+
+def moves(operator: Operator, epoch: int = 0) -> bool:
+    """Wait until an action, of ``epoch`` or a new one, goes through the gate."""
+    seen = 0 if epoch else len(operator.record.sent)
+    return operator.until(
+        lambda: any(not m.held and epoch in (0, m.epoch) for _, m in operator.record.sent[seen:]),
+        LONG,
+    )
+
+
+def says(system: System, operator: Operator, node: str, words: str) -> bool:
+    """Wait until ``node`` has logged ``words``."""
+    return looked_for(operator, lambda: any(words in line for line in system.lines(node)))
+
+
+def looked_for(operator: Operator, holds: Any) -> bool:
+    """Wait until ``holds()``, for what no message tells of."""
+    for _ in range(int(LONG / 0.05)):
+        if holds():
+            return True
+        operator.until(lambda: False, 0.05)
+    return False

@@ -154,6 +154,7 @@ def test_best_effort_readers_hear_both() -> None:
             {'output': 'joint_trajectory', 'joint_names': "['j1', 'j2']"},
             'parameter joint_names has 2 entries and an action has 4',
         ),
+        ({'lockstep': True, 'slop_s': 0.1}, 'slop_s must be 0'),
     ],
 )
 def test_parameters_that_do_not_fit_the_policy(params: dict, words: str) -> None:

@@ -2,11 +2,13 @@
 
 The hand moves as it is told. In `toy_world:Toy-v0` "open the drawer" is reached at tick 24 and
 "close the drawer" at 48; `toy_world:Faulty-v0` also reports NaN at some ticks, and in
-`toy_world:Endless-v0` nothing is ever reached; in `toy_world:Slow-v0` the second never is.
+`toy_world:Endless-v0` nothing is ever reached; in `toy_world:Slow-v0` the second never is;
+`toy_world:Stalling-v0` takes long for one of its ticks.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import gymnasium
@@ -14,15 +16,23 @@ import numpy as np
 
 OPEN_AT, CLOSED_AT = 24, 48
 FAULT = range(12, 15)  # ticks at which the faulty world's proprioception is NaN
+STALL, STALL_S = 36, 0.5  # the tick that takes the stalling world long, and how long, in seconds
 
 
 class ToyWorld(gymnasium.Env):
     """A hand in an empty room; its state is five numbers."""
 
-    def __init__(self, faulty: bool = False, endless: bool = False, slow: bool = False) -> None:
+    def __init__(
+        self,
+        faulty: bool = False,
+        endless: bool = False,
+        slow: bool = False,
+        stalling: bool = False,
+    ) -> None:
         self.faulty = faulty
         self.endless = endless
         self.slow = slow
+        self.stalling = stalling
         self.action_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
         self.hand = np.zeros(4)
         self.ticks = 0
@@ -52,6 +62,8 @@ class ToyWorld(gymnasium.Env):
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Move."""
+        if self.stalling and self.ticks == STALL:
+            threading.Event().wait(STALL_S)
         self.hand = self.hand * 0.9 + 0.1 * np.asarray(action, np.float64)
         self.ticks += 1
         return self.observe(), 0.0, False, False, self._info()
@@ -70,3 +82,4 @@ gymnasium.register('Toy-v0', ToyWorld)
 gymnasium.register('Faulty-v0', lambda: ToyWorld(faulty=True))
 gymnasium.register('Endless-v0', lambda: ToyWorld(endless=True))
 gymnasium.register('Slow-v0', lambda: ToyWorld(slow=True))
+gymnasium.register('Stalling-v0', lambda: ToyWorld(stalling=True))
