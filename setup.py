@@ -77,7 +77,11 @@ setup(
         'torch>=2.4',
         'tqdm>=4.60',
     ],
-    extras_require={'gguf': ['gguf>=0.10'], 'fetch': ['gymnasium-robotics>=1.4']},
+    extras_require={
+        'gguf': ['gguf>=0.10'],
+        'fetch': ['gymnasium-robotics>=1.4'],
+        'ray': ['ray[client]>=2.40'],
+    },
     zip_safe=False,
     description='A robot brain whose whole state is one object: freeze, restore, fork, roll back.',
     long_description=Path('README.md').read_text('utf-8') if Path('README.md').exists() else '',
@@ -88,5 +92,7 @@ setup(
     entry_points={
         'console_scripts': ['flashrt = flashrt_ros.cli:main']
         + [f'{node} = flashrt_ros.nodes.{node}:main' for node in NODES],
+        # Fixtures for tests of a planner and a policy of one's own; see docs/testing.md.
+        'pytest11': ['flashrt = flashrt_sim.testing.plugin'],
     },
 )

@@ -81,7 +81,7 @@ def setup_faults(root: Path) -> list[str]:
         module, _, name = line.partition('=')[2].strip().partition(':')
         if module not in known:
             faults.append(f'entry point {line!r}: no module {module}')
-        elif not defines(known[module], name):
+        elif name and not defines(known[module], name):
             faults.append(f'entry point {line!r}: {module} has no {name}')
     return sorted(set(faults))
 
