@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 FAMILIES: dict[str, str] = {'flow_vla': 'flashrt_policies.flow_vla.policy'}
 
 # `type` in the config.json of a folder that lerobot saved -> module with `read_spec(folder,
-# config)` and `load(folder, config, ctx, subgoal)`.
-LEROBOT: dict[str, str] = dict.fromkeys(('pi0', 'pi05', 'smolvla'), 'flashrt_policies.vla.load')
+# config)` and `load(folder, config, ctx, subgoal)`. The same reads openpi's folders, which name no
+# type: π0 and π0.5 differ by their tensors.
+VLA = 'flashrt_policies.vla.load'
+LEROBOT: dict[str, str] = dict.fromkeys(('pi0', 'pi05', 'smolvla'), VLA)
 
 # Names of the checkpoints that ship with the package.
 SHIPPED: dict[str, str] = {'mt50': 'weights/mt50', 'drawer': 'weights/mt50'}
@@ -53,7 +55,7 @@ def spec(path_or_name: str | Path) -> PolicySpec:
         CheckpointError: there is no such checkpoint, or its config is wrong.
     """
     folder = resolve(path_or_name)
-    foreign = _lerobot(folder)
+    foreign = _foreign(folder)
     if foreign is not None:
         found: PolicySpec = foreign[0].read_spec(folder, foreign[1])
         return found
@@ -69,14 +71,14 @@ def load(
         path_or_name: a checkpoint folder, or the name of shipped weights ('mt50', 'drawer').
         ctx: the device's context, not frozen yet.
         subgoal: the buffers the subgoal arrives in.
-        float8: store the products of a lerobot policy's expert in one byte a number.
+        float8: store the products of the expert of π0, π0.5 or SmolVLA in one byte a number.
 
     Raises:
         CheckpointError: missing, damaged, or of an architecture that is not here; or `float8`
             where it is not offered.
     """
     folder = resolve(path_or_name)
-    foreign = _lerobot(folder)
+    foreign = _foreign(folder)
     if foreign is not None:
         loaded: Policy = foreign[0].load(folder, foreign[1], ctx, subgoal, float8=float8)
         return loaded
@@ -100,18 +102,25 @@ def _part(name: str | Path, spec: PolicySpec) -> PolicySpec:
     return dataclasses.replace(spec, skills=SKILLS.get(str(name), spec.skills))
 
 
-def _lerobot(folder: Path) -> tuple[Any, dict[str, Any]] | None:
-    """Return the module and the config of a folder that lerobot saved; None for our own.
+def _foreign(folder: Path) -> tuple[Any, dict[str, Any]] | None:
+    """Return module and config of a folder of lerobot's or openpi's; None for our own.
 
     Raises:
         CheckpointError: it is of a policy that is not here.
     """
     path = folder / 'config.json'
+    trained = (folder / 'model.safetensors').is_file() and not any(folder.glob('policy_*.json'))
+    if trained and not path.exists():  # openpi's training writes none
+        return importlib.import_module(VLA), {}
     try:
         config = json.loads(path.read_text('utf-8'))
     except (OSError, ValueError):
         return None  # `read_config` says what is wrong
-    if not isinstance(config, dict) or 'architecture' in config or 'type' not in config:
+    if not isinstance(config, dict) or 'architecture' in config:
+        return None
+    if 'paligemma_variant' in config:
+        return importlib.import_module(VLA), config
+    if 'type' not in config:
         return None
     kind = config['type']
     if kind not in LEROBOT:

@@ -70,6 +70,9 @@ class Folder:
         prompt_tokens: longest prompt, tokens.
         tokenizer: name of the tokenizer the checkpoint was trained with.
         files: safetensors files beside the weights that may hold statistics.
+        prompt: what surrounds the text of a task, a key of `preprocess.PROMPTS`.
+        averaged: images change size as Pillow does it, by averaging, not by sampling.
+        relative: indices of actions that are offsets from the state.
     """
 
     path: Path
@@ -85,6 +88,9 @@ class Folder:
     prompt_tokens: int
     tokenizer: str
     files: tuple[str, ...]
+    prompt: str = 'line'
+    averaged: bool = False
+    relative: tuple[int, ...] = ()
 
     @property
     def weights(self) -> Path:
@@ -99,7 +105,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: missing, or no JSON object.
     """
     if not path.is_file():
-        raise CheckpointError(f'{path} is missing; want a folder as lerobot saves it')
+        raise CheckpointError(f'{path} is missing; want a folder as it was saved')
     try:
         found = json.loads(path.read_text('utf-8'))
     except ValueError as error:
@@ -145,6 +151,7 @@ def read_folder(path: Path, config: Mapping[str, Any]) -> Folder:
             step['state_file'] for one in steps.values() for step in one.values()
             if 'state_file' in step
         ),
+        prompt='state' if family == 'pi05' else 'line',
     )  # fmt: skip
 
 

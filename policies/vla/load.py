@@ -1,4 +1,4 @@
-"""From a folder to a policy: what the registry calls for lerobot's checkpoints."""
+"""From a folder to a policy: what the registry calls for lerobot's and openpi's checkpoints."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from flashrt_policies.base import PolicySpec, SubgoalPort
 from flashrt_policies.checkpoint import CheckpointError
+from flashrt_policies.vla import openpi
 from flashrt_policies.vla.folder import Folder, read_folder
 from flashrt_policies.vla.statistics import Scale, read_statistics
 
@@ -53,8 +54,15 @@ def read_spec(path: Path, config: Mapping[str, Any]) -> PolicySpec:
     Raises:
         CheckpointError: the folder asks for what is not done here, or lacks a statistic.
     """
+    return spec_of(*open_folder(path, config))
+
+
+def open_folder(path: Path, config: Mapping[str, Any]) -> tuple[Folder, Mapping[str, Scale]]:
+    """Return what a folder says and its statistics, whoever wrote it."""
+    if 'type' not in config:
+        return openpi.open_folder(path, config)
     folder = read_folder(path, config)
-    return spec_of(folder, read_statistics(folder))
+    return folder, read_statistics(folder)
 
 
 def spec_of(folder: Folder, scales: Mapping[str, Scale]) -> PolicySpec:
@@ -65,6 +73,9 @@ def spec_of(folder: Folder, scales: Mapping[str, Scale]) -> PolicySpec:
     """
     low, high = _widened(scales['ACTION'], ROOM)
     state_low, state_high = _widened(scales['STATE'], 1.0)
+    for index in folder.relative:  # an offset from wherever the state is
+        low[index] += float(scales['STATE'].low[index])
+        high[index] += float(scales['STATE'].high[index])
     sizes = tuple(folder.cameras.values())
     return VlaSpec(
         cameras=tuple(folder.cameras),
@@ -73,19 +84,19 @@ def spec_of(folder: Folder, scales: Mapping[str, Scale]) -> PolicySpec:
         action_dim=folder.action_dim,
         horizon=folder.horizon,
         subgoal_length=SUBGOAL_BYTES,
-        action_low=low,
-        action_high=high,
+        action_low=tuple(low),
+        action_high=tuple(high),
         sizes=sizes,
-        proprio_low=state_low,
-        proprio_high=state_high,
+        proprio_low=tuple(state_low),
+        proprio_high=tuple(state_high),
     )
 
 
-def _widened(scale: Scale, part: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _widened(scale: Scale, part: float) -> tuple[list[float], list[float]]:
     """Return the data's lowest and highest values, moved apart by a part of their distance."""
     room = part * np.maximum(scale.high - scale.low, 1e-3)
     low, high = scale.low - room, scale.high + room
-    return tuple(float(x) for x in low), tuple(float(x) for x in high)
+    return [float(x) for x in low], [float(x) for x in high]
 
 
 def build(
@@ -114,6 +125,7 @@ def build(
         source, sizes, len(folder.cameras), folder.prompt_tokens, folder.horizon, folder.steps,
         periods, float8, max(0, every),
     )  # fmt: skip
+    network.averaged = folder.averaged
     return network, source.finish(idle)
 
 
@@ -125,11 +137,11 @@ def load(
     dtype: torch.dtype | None = None,
     float8: bool = False,
 ) -> VlaPolicy:
-    """Load a folder that lerobot saved, allocate its buffers on `ctx` and capture its graphs.
+    """Load a folder of lerobot's or openpi's, allocate its buffers on `ctx`, capture its graphs.
 
     Args:
         path: the folder.
-        config: its `config.json`.
+        config: its `config.json`, empty where openpi wrote none.
         ctx: the device's context, not frozen yet.
         subgoal: the buffers the subgoal arrives in.
         dtype: what it computes in; by default bfloat16 on a GPU, float32 elsewhere.
@@ -145,8 +157,7 @@ def load(
     from flashrt_policies.vla.sizes import read_sizes
     from flashrt_policies.vla.tensors import FileSource
 
-    folder = read_folder(path, config)
-    scales = read_statistics(folder)
+    folder, scales = open_folder(path, config)
     if float8 and ctx.device.type == 'cuda' and torch.cuda.get_device_capability() < FLOAT8:
         raise CheckpointError(
             f'{path}: float8 needs a GPU of compute capability {FLOAT8[0]}.{FLOAT8[1]} or above'
@@ -157,10 +168,11 @@ def load(
     words = preprocess.load_words(path, folder.tokenizer, folder.prompt_tokens, sizes.vocabulary)
     with torch.no_grad():
         network, digest = build(folder.family, source, sizes, folder, float8)
-    prompt = preprocess.state_prompt if folder.family == 'pi05' else preprocess.line_prompt
     name = f'{folder.family} steps={folder.steps} float8={float8}'
+    if folder.averaged:
+        name += f' prompt={folder.prompt} averaged relative={list(folder.relative)}'
     parts = Parts(
         spec_of(folder, scales), network, scales['STATE'], scales['ACTION'], words,
-        prompt, digest, name,
+        preprocess.PROMPTS[folder.prompt], digest, name, folder.relative,
     )  # fmt: skip
     return VlaPolicy(ctx, parts, subgoal)

@@ -54,6 +54,7 @@ class Network:
     leading = 0  # tokens before the actions in the expert
     trailing = 0  # tokens behind the prompt in the prefix
     centred = True  # how images are padded
+    averaged = False  # how they change size
     smol = False
 
     def __init__(
@@ -116,7 +117,7 @@ class Network:
     def vision(self, images: Sequence[Tensor]) -> Tensor:
         """Return image tokens [V * N, W] of uint8 images [H, W, 3]."""
         side = self.sizes.tower.side
-        return self.tower(fit_images(images, side, side, self.centred))
+        return self.tower(fit_images(images, side, side, self.centred, self.averaged))
 
     def ranks(self, length: Tensor) -> Tensor:
         """Return who sees whom in the prefix, int32 [P], for a prompt of `length` [1] tokens."""

@@ -8,6 +8,10 @@ subgoal port's buffer: the next `plan` tokenises it and runs the prefix alone.
 What the next chunk depends on, and a capsule therefore holds: image tokens, state, keys and values
 with the length of their prompt, the previous chunk and its pace, the noise's seed and counter, and
 on the host the prompt that the keys are of. Everything else is written before it is read.
+
+Actions may be offsets from the state that was seen. The `anchor` is that state in the units of
+the network's actions; the previous chunk is kept with its anchor added, so that a new chunk is
+guided by where the robot was going, wherever it is now.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ class Parts:
         prompt: a task and a normalised state to the text the network reads.
         digest: of the weights.
         name: of the family and what else decides how it acts.
+        relative: indices of the actions that are offsets from the state.
     """
 
     spec: PolicySpec
@@ -62,6 +67,7 @@ class Parts:
     prompt: Prompt
     digest: str
     name: str
+    relative: tuple[int, ...] = ()
 
 
 class VlaPolicy:
@@ -100,6 +106,9 @@ class VlaPolicy:
         self.chunk = ctx.buffer('vla/chunk', (spec.horizon, sizes.action), wide)
         self.previous = ctx.buffer('vla/previous', (spec.horizon, sizes.action), wide)
         self.pacing = ctx.buffer('vla/pace', (2,), whole)
+        self.anchors = tuple(  # one where actions are offsets
+            ctx.buffer('vla/anchor', (sizes.action,), wide) for _ in parts.relative[:1]
+        )
         self.action = ctx.buffer('vla/action', (spec.horizon, spec.action_dim), wide)
         self._capture(ctx)
         self._ran: list[str] = []  # graphs run since the newest chunk
@@ -126,12 +135,16 @@ class VlaPolicy:
             )  # fmt: skip
 
         def denoise() -> None:
-            x = self.chunk.tensor
+            x, before = self.chunk.tensor, self.previous.tensor
             vla_noise.normal_(x, self.seed.tensor, self.counter.tensor)
+            for anchor in self.anchors:
+                before = before - anchor.tensor
             net.denoise(
-                x, self.length.tensor, self.state.tensor, self.kv.tensor, self.previous.tensor,
+                x, self.length.tensor, self.state.tensor, self.kv.tensor, before,
                 self.pacing.tensor,
             )  # fmt: skip
+            for anchor in self.anchors:
+                x.add_(anchor.tensor)
             self.previous.tensor[:, :used].copy_(x[:, :used])
             self.pacing.tensor.zero_()
             self.action.tensor.copy_(x[:, :used] * gain + shift)
@@ -150,7 +163,7 @@ class VlaPolicy:
             self._prefix[room] = Plan(ctx, f'vla/prefix/{room}')
             self._prefix[room].add('prefix', graph, exact)
         graph = ctx.graph(
-            'vla/denoise', (*common, self.seed),
+            'vla/denoise', (*common, self.seed, *self.anchors),
             (self.kv, self.counter, self.chunk, self.previous, self.pacing, self.action),
         )  # fmt: skip
         graph.capture(key, denoise)
@@ -167,12 +180,21 @@ class VlaPolicy:
         if self._parts.network.sizes.state:
             row[: state.size] = state
         ready = {f'vla/image/{name}': np.ascontiguousarray(images[name]) for name in self.images}
+        for anchor in self.anchors:
+            ready[anchor.name] = self._anchored(np.asarray(proprio))
         return {**ready, 'vla/state': row, 'normalised': state.astype(np.float32)}
+
+    def _anchored(self, proprio: np.ndarray) -> np.ndarray:
+        """Return what the actions are offsets from, in their own units, float32 [A]."""
+        index = list(self._parts.relative)
+        found = np.zeros(self._parts.network.sizes.action, np.float32)
+        found[index] = proprio[index] / self._parts.action.restoring[0][index]
+        return found
 
     def observe(self, images: Mapping[str, np.ndarray], proprio: np.ndarray) -> None:
         """Copy one observation into the buffers and run the image tower."""
         ready = self.preprocess(images, proprio)
-        for buffer in (*self.images.values(), self.state):
+        for buffer in (*self.images.values(), self.state, *self.anchors):
             buffer.write(ready[buffer.name])
         self._seen, self._stale = ready['normalised'], True
         self.replay_vision()
@@ -243,7 +265,7 @@ class VlaPolicy:
         """Set the noise seed, put its counter to zero and forget everything seen and planned."""
         for buffer in (
             *self.images.values(), self.features, self.words, self.length, self.state, self.kv,
-            self.counter, self.chunk, self.previous, self.pacing, self.action,
+            self.counter, self.chunk, self.previous, self.pacing, self.action, *self.anchors,
         ):  # fmt: skip
             buffer.tensor.zero_()
         self.seed.write(torch.tensor([seed], dtype=torch.int64))
@@ -252,7 +274,7 @@ class VlaPolicy:
     def close_over(self, closure: Closure) -> None:
         """Name what the next chunk depends on; see the module's docstring."""
         closure.fixed(self.features, self.kv, self.length, self.seed, self.counter)
-        closure.fixed(self.previous, self.pacing)
+        closure.fixed(self.previous, self.pacing, *self.anchors)
         if self._parts.network.sizes.state:
             closure.fixed(self.state)
         closure.host('vla/prompt', get=self._get, set=self._set)

@@ -34,6 +34,15 @@ def state_prompt(text: str, state: np.ndarray) -> str:
     return f'Task: {cleaned}, State: {numbers};\nAction: '
 
 
+def clean_prompt(text: str, state: np.ndarray) -> str:
+    """Return openpi's prompt without the state: underscores and newlines gone, one at the end."""
+    cleaned = text.strip().replace('_', ' ').replace('\n', ' ')
+    return f'{cleaned}\n'  # a token of its own in Gemma's vocabulary, as openpi appends it
+
+
+PROMPTS = {'line': line_prompt, 'state': state_prompt, 'clean': clean_prompt}
+
+
 class Words:
     """A checkpoint's tokenizer, cut to the longest prompt.
 
@@ -81,7 +90,7 @@ def find_tokenizer(folder: Path, name: str) -> Path:
         if (place / 'tokenizer.json').is_file():
             return place / 'tokenizer.json'
     raise CheckpointError(
-        f'{folder / "tokenizer.json"} is missing, and so is one in {kept}; lerobot saves none: '
+        f'{folder / "tokenizer.json"} is missing, and so is one in {kept}; no checkpoint has one: '
         f'copy the tokenizer.json of {name or "the language model"} into the folder'
     )
 
@@ -103,7 +112,9 @@ def load_words(folder: Path, name: str, longest: int, vocabulary: int) -> Words:
     return Words(inner, longest, vocabulary)
 
 
-def fit_images(images: Sequence[Tensor], height: int, width: int, centred: bool) -> Tensor:
+def fit_images(
+    images: Sequence[Tensor], height: int, width: int, centred: bool, averaged: bool = False
+) -> Tensor:
     """Return images of any size as one batch for the tower, padded with black.
 
     Args:
@@ -111,6 +122,8 @@ def fit_images(images: Sequence[Tensor], height: int, width: int, centred: bool)
         height: of the result.
         width: of the result.
         centred: padding on both sides and values clamped (openpi), or left and above (SmolVLA).
+        averaged: sizes are changed as Pillow does it, which openpi's policies use; otherwise by
+            sampling.
 
     Returns:
         float32 [V, 3, height, width] in [-1, 1].
@@ -118,13 +131,18 @@ def fit_images(images: Sequence[Tensor], height: int, width: int, centred: bool)
     import torch
     import torch.nn.functional as F
 
+    from flashrt_policies.vla.resample import resample
+
     fitted = []
     for image in images:
         x = image.permute(2, 0, 1)[None].to(torch.float32) / 255.0  # [1, 3, H, W]
         if tuple(x.shape[2:]) != (height, width):
             ratio = max(x.shape[3] / width, x.shape[2] / height)
             size = (int(x.shape[2] / ratio), int(x.shape[3] / ratio))
-            x = F.interpolate(x, size=size, mode='bilinear', align_corners=False)
+            if averaged:
+                x = resample(image.permute(2, 0, 1), *size)[None] / 255.0
+            else:
+                x = F.interpolate(x, size=size, mode='bilinear', align_corners=False)
             down, across = height - size[0], width - size[1]
             if centred:
                 sides = (across // 2, across - across // 2, down // 2, down - down // 2)

@@ -90,10 +90,8 @@ def statistics(generator: torch.Generator) -> dict[str, dict[str, torch.Tensor]]
     return stats
 
 
-def tiny_pi() -> None:
-    """Replace the sizes that lerobot's π0 and π0.5 have in their code."""
-    from lerobot.policies.pi0 import modeling_pi0
-    from lerobot.policies.pi05 import modeling_pi05
+def tiny_configs() -> dict[str, Any]:
+    """Return makers of small transformers configs that stay small when code sets large sizes."""
     from transformers import GemmaConfig, PaliGemmaConfig
 
     def paligemma() -> Any:
@@ -109,19 +107,6 @@ def tiny_pi() -> None:
                 'vocab_size': 224, 'is_encoder_decoder': False, 'tie_word_embeddings': True,
             },
         )  # fmt: skip
-
-    class Small:
-        """A config whose fields that lerobot overwrites with large numbers stay small."""
-
-        def __init__(self, config: Any, keep: dict[str, int]) -> None:
-            object.__setattr__(self, 'config', config)
-            object.__setattr__(self, 'keep', keep)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.config, name)
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            setattr(self.config, name, self.keep.get(name, value))
 
     class Whole:
         """The same for the nested configs of the language model and the image tower."""
@@ -146,12 +131,26 @@ def tiny_pi() -> None:
     def gemma(**sizes: Any) -> Any:
         return GemmaConfig(**{**sizes, 'vocab_size': 224})
 
+    return {'paligemma': Whole, 'gemma': gemma}
+
+
+def tiny_stack(variant: str) -> Any:
+    """Return the sizes of a stack, by the name of the large one."""
+    large = variant == 'gemma_2b'
+    return types.SimpleNamespace(
+        width=40 if large else 24, depth=2, mlp_dim=64 if large else 48, num_heads=8,
+        num_kv_heads=1, head_dim=16,
+    )  # fmt: skip
+
+
+def tiny_pi() -> None:
+    """Replace the sizes that lerobot's π0 and π0.5 have in their code."""
+    from lerobot.policies.pi0 import modeling_pi0
+    from lerobot.policies.pi05 import modeling_pi05
+
     for module in (modeling_pi0, modeling_pi05):
-        module.CONFIG_MAPPING = {'paligemma': Whole, 'gemma': gemma}
-        module.get_gemma_config = lambda variant: types.SimpleNamespace(
-            width=40 if variant == 'gemma_2b' else 24, depth=2,
-            mlp_dim=64 if variant == 'gemma_2b' else 48, num_heads=8, num_kv_heads=1, head_dim=16,
-        )  # fmt: skip
+        module.CONFIG_MAPPING = tiny_configs()
+        module.get_gemma_config = tiny_stack
 
 
 def tiny_smolvla() -> None:

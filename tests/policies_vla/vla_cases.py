@@ -1,4 +1,4 @@
-"""The committed checkpoint folders and what lerobot made of them."""
+"""The committed checkpoint folders, and what lerobot and openpi made of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from flashrt_ros.control.mailbox import Mailbox
 from flashrt_ros.control.text import encode
 
 FIXTURES = Path(__file__).parent / 'fixtures'
-FAMILIES = ('smolvla', 'pi0', 'pi05')
+FAMILIES = ('smolvla', 'pi0', 'pi05')  # as lerobot saves them
+OPENPI = ('openpi_pi0', 'openpi_pi05')
 
 
 @dataclass
 class Bench:
-    """A loaded policy with its mailbox, and lerobot's numbers for it."""
+    """A loaded policy with its mailbox, and the reference's numbers for it."""
 
     policy: Any
     mailbox: Mailbox
@@ -48,8 +49,8 @@ class Bench:
 
 
 def load(folder: Path | str, device: str = 'cpu') -> Bench:
-    """Load a folder into a context of its own, under one of the names in `FAMILIES` or a path."""
-    path = FIXTURES / folder if str(folder) in FAMILIES else Path(folder)
+    """Load a folder into a context of its own: a name of `FAMILIES` or `OPENPI`, or a path."""
+    path = FIXTURES / folder if str(folder) in FAMILIES + OPENPI else Path(folder)
     torch.set_num_threads(1)
     ctx = Context(device)
     mailbox = Mailbox(ctx, registry.spec(path).subgoal_length)
@@ -61,7 +62,7 @@ def load(folder: Path | str, device: str = 'cpu') -> Bench:
 
 @cache
 def expected(path: str) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """Return lerobot's numbers and the tasks of a folder."""
+    """Return the reference's numbers and the tasks of a folder."""
     file = Path(path) / 'expected.safetensors'
     with safe_open(file, framework='pt') as opened:
         tasks = json.loads(opened.metadata()['tasks'])
