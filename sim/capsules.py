@@ -181,12 +181,15 @@ class Checkpointable(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         pairs.reverse()
         may_refuse = sum(_has_state(layer) for layer in layers)
         undo = [(layer, _state(layer)) for layer in layers] if may_refuse > 1 else []
+        done = []
         try:
             for layer, state in pairs:
                 _set_state(layer, state)
+                done.append(layer)
         except Exception:
             for layer, state in undo:
-                _set_state(layer, state)
+                if layer in done:
+                    _set_state(layer, state)
             raise
 
 
