@@ -23,6 +23,15 @@ def add_parser(kinds: Any) -> None:
     planner.add_argument('--device', default='auto', help='cpu, cuda, cuda:N, or auto')
     planner.add_argument('--resume', action='store_true', help='continue the run in --out')
     planner.add_argument('--until', type=int, default=None, help='stop after this step')
+    planner.add_argument(
+        '--seconds',
+        type=float,
+        default=None,
+        help='as many steps as fit in this time',
+    )
+    planner.add_argument(
+        '--check', type=int, default=2048, metavar='N', help='measure on N held-out situations'
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,16 +49,19 @@ def run(args: argparse.Namespace) -> int:
         raise FlashrtError(f'--device {device}: no CUDA device here; want cpu or auto')
     args.out.mkdir(parents=True, exist_ok=True)
     words = args.recipe.parent / recipe.words
-    history = train(recipe, words, args.out, device, args.resume, args.until)
-    line = (
+    history = train(
+        recipe, words, args.out, device, args.resume, args.until,
+        seconds=args.seconds, check=args.check,
+    )  # fmt: skip
+    print(
         f'{args.out}: {history["parameters"] / 1e6:.2f} M parameters, {history["steps"]} steps in '
         f'{history["seconds"]:.0f} s'
     )
-    if history['measures']:
-        last = history['measures'][-1]['decisions']
-        line += (
-            f'; on held-out situations {100 * last["right"]:.2f} % of {last["count"]} decisions '
-            f'right, calibration error {100 * last["calibration_error"]:.2f} %'
-        )
-    print(line)
+    if 'check' in history:
+        print(f'temperature {history["temperature"]:.3f}; held-out situations:')
+        for name, row in history['check'].items():
+            print(
+                f'{name:<10} {100 * row["right"]:6.2f} % right of {row["count"]:>6}, '
+                f'calibration error {100 * row["calibration_error"]:5.2f} %'
+            )
     return 0

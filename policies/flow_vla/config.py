@@ -7,11 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flashrt_ros.errors import FlashrtError
-
-
-class RecipeError(FlashrtError):
-    """A recipe or a checkpoint's sizes hold an unknown, missing or impossible value."""
+from flashrt_policies.recipes import RecipeError, demand, fill
 
 
 @dataclass(frozen=True)
@@ -52,54 +48,44 @@ class FlowSizes:
     condition_width: int = 128
     steps: int = 10
 
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if min(value if isinstance(value, tuple) else (value,)) <= 0:
+                raise RecipeError(f'model.{name} is {value}; want positive integers')
+        demand(
+            (
+                len(self.blocks) == len(self.stages) >= 2,
+                f'model.stages has {len(self.stages)} entries and model.blocks '
+                f'{len(self.blocks)}; want the same number, two or more',
+            ),
+            *(
+                (
+                    channels % self.groups == 0,
+                    f'model.stages: {channels} channels do not split into {self.groups} groups; '
+                    'want multiples of model.groups',
+                )
+                for channels in (self.stem, *self.stages)
+            ),
+            (
+                self.width % self.heads == 0,
+                f'model.width {self.width} does not split into {self.heads} heads; '
+                'want a multiple',
+            ),
+            (
+                self.text_kernel % 2 == 1,
+                f'model.text_kernel is {self.text_kernel}; want an odd number',
+            ),
+        )
+
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> FlowSizes:
-        """Check a mapping from a recipe or a config and return the sizes.
+        """Check a mapping from a config and return the sizes.
 
         Raises:
             RecipeError: one line that names the key and says what would be right.
         """
-        known = {field.name: field.default for field in dataclasses.fields(cls)}
-        for key, value in raw.items():
-            if key not in known:
-                raise RecipeError(f'model.{key} is unknown; want one of {", ".join(known)}')
-            items = value if isinstance(known[key], tuple) else [value]
-            if not isinstance(items, (list, tuple)) or not items or not all(map(_size, items)):
-                raise RecipeError(f'model.{key} is {value!r}; want {_like(known[key])}')
-        values: dict[str, Any] = {}
-        for key, value in raw.items():
-            values[key] = tuple(value) if isinstance(value, list) else value
-        sizes = cls(**values)
-        sizes._check()
-        return sizes
-
-    def _check(self) -> None:
-        if len(self.stages) < 2 or len(self.stages) != len(self.blocks):
-            raise RecipeError(
-                f'model.stages has {len(self.stages)} entries and model.blocks '
-                f'{len(self.blocks)}; want the same number, two or more'
-            )
-        for channels in (self.stem, *self.stages):
-            if channels % self.groups:
-                raise RecipeError(
-                    f'model.stages: {channels} channels do not split into {self.groups} groups; '
-                    'want multiples of model.groups'
-                )
-        if self.width % self.heads:
-            raise RecipeError(
-                f'model.width {self.width} does not split into {self.heads} heads; want a multiple'
-            )
-        if not self.text_kernel % 2:
-            raise RecipeError(f'model.text_kernel is {self.text_kernel}; want an odd number')
+        return fill(cls, raw, 'model')
 
     def reduction(self) -> int:
         """Return by how much the last stage's map is smaller than the image."""
         return 4 * 2 ** (len(self.stages) - 1)
-
-
-def _size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _like(default: object) -> str:
-    return 'a list of positive integers' if isinstance(default, tuple) else 'a positive integer'

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from flashrt_policies.base import PolicySpec
-from flashrt_policies.flow_vla.config import FlowSizes, RecipeError
+from flashrt_policies.flow_vla.config import FlowSizes
 from flashrt_policies.flow_vla.expert import Expert
 from flashrt_policies.flow_vla.prefix import Prefix
 from flashrt_policies.flow_vla.text import TextEncoder
 from flashrt_policies.flow_vla.vision import Neck, Trunk, unit_images
+from flashrt_policies.recipes import RecipeError
 
 STATISTICS = ('proprio_mean', 'proprio_std', 'action_mean', 'action_std')
 

@@ -24,9 +24,10 @@ from torch import nn
 from flashrt_policies import checkpoint
 from flashrt_policies.base import PolicySpec, SubgoalPort, check_observation
 from flashrt_policies.checkpoint import CheckpointError
-from flashrt_policies.flow_vla.config import FlowSizes, RecipeError
+from flashrt_policies.flow_vla.config import FlowSizes
 from flashrt_policies.flow_vla.model import STATISTICS, FlowVLA
 from flashrt_policies.kernels import noise
+from flashrt_policies.recipes import RecipeError
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.graph import ShapeKey
 from flashrt_ros.contract.plan import Plan

@@ -44,20 +44,18 @@ def check(decider: Decider, examples: Iterable[Example]) -> Report:
     tallies = {name: Tally() for name in (*DECISIONS, 'cannot')}
     spent, wrong = [], []
     for example in examples:
-        rows = [example.kinds.index(name) for name in DECISIONS]
-        questions = [example.questions[row] for row in rows]
+        questions = example.situation.questions
         began = time.perf_counter()
         answers = decider.decide(example.situation.text, questions, keep=False)
         spent.append((time.perf_counter() - began) * 1e3)
-        for name, row, answer in zip(DECISIONS, rows, answers, strict=True):
-            right = answer.index == example.answers[row]
+        for name, answer, want in zip(DECISIONS, answers, example.answers, strict=True):
+            right = answer.index == want
             tallies[name].add([right], [answer.probability])
             if name == 'next' and not example.possible:
                 tallies['cannot'].add([right], [answer.probability])
             if not right:
-                want = example.questions[row].options[example.answers[row]]
                 wrong.append(
-                    f'{example.situation.text}\n{name}: {want}, answered {answer.text} '
-                    f'({100 * answer.probability:.0f} %)'
+                    f'{example.situation.text}\n{name}: {answer.options[want]}, answered '
+                    f'{answer.text} ({100 * answer.probability:.0f} %)'
                 )
     return Report(summarise(tallies), spent, wrong)

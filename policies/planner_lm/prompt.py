@@ -2,10 +2,12 @@ r"""How a question becomes tokens: what follows the state, and the tokens that m
 
 Every answer is one token: a letter in front of its option, or yes and no. Three styles:
 
-* ``bytes``, for byte-level models such as the shipped planner::
+* ``bytes``, for byte-level models such as the shipped planner: options are labelled by their first
+  bytes, or, where two begin alike or one has a note, by letters in front::
 
-      STATE \n Is it done? =                      -> y or n
-      STATE \n What comes next? \n A open the drawer \n B finished \n =   -> A or B
+      STATE \n Is it done? =                          -> y or n
+      STATE \n What comes next? A|B|finished =        -> A, B or f
+      STATE \n Which? \n A the cup \n B the cap \n =   -> A or B
 
 * ``plain``, for text models, and ``chat``, the same inside the checkpoint's chat template.
 
@@ -89,9 +91,9 @@ class Prompter:
             QuestionError: it cannot be asked, or the tokenizer has too few labels.
         """
         check(question)
-        lead, names, tokens = self._labels(isinstance(question, YesNo), len(question.options))
         if self.style == 'bytes':
-            return Asked(_short(question, tokens), list(tokens))
+            return _short(question)
+        lead, names, tokens = self._labels(isinstance(question, YesNo), len(question.options))
         text = f'\n\n{question.text}\n'
         if isinstance(question, YesNo):
             text += f'Answer {names[0]} or {names[1]}.'
@@ -105,9 +107,6 @@ class Prompter:
         self, yes_no: bool, count: int
     ) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
         """Return what stands before a label, the labels, and the token of each."""
-        if self.style == 'bytes':
-            labels = tuple(b'yn') if yes_no else BYTE_LABELS[:count]
-            return '', (), labels
         leads = ('',) if self.style == 'chat' else (' ', '')
         for lead in leads:
             found: dict[str, int] = {}
@@ -139,13 +138,19 @@ def _lines(names: Sequence[str], question: Question) -> Iterator[str]:
         yield f'{name}. {option} - {note}' if note else f'{name}. {option}'
 
 
-def _short(question: Question, labels: Sequence[int]) -> list[int]:
+def _short(question: Question) -> Asked:
     """Return a question in few bytes; a label may be any byte but the line break."""
-    tokens = list(f'\n{question.text}'.encode())
+    text = f'\n{question.text}'.encode()
     if isinstance(question, YesNo):
-        return [*tokens, *b' =']
-    notes = question.descriptions or ('',) * len(question.options)
+        return Asked([*text, *b' ='], [*b'yn'])
+    options = [option.encode() for option in question.options]
+    first = [option[0] for option in options]
+    if len(set(first)) == len(first) and not question.descriptions:
+        return Asked([*text, *b' ', *b'|'.join(options), *b' ='], first)
+    labels = list(BYTE_LABELS[: len(options)])
+    notes = question.descriptions or ('',) * len(options)
+    tokens = list(text)
     for label, option, note in zip(labels, question.options, notes, strict=True):
         line = f' {option}: {note}' if note else f' {option}'
         tokens += [ord('\n'), label, *line.encode()]
-    return [*tokens, *b'\n=']
+    return Asked([*tokens, *b'\n='], labels)

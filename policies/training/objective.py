@@ -7,6 +7,7 @@ that favours noisy chunks, as in π0 (arXiv 2410.24164, appendix B).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -58,15 +59,42 @@ def velocity(
     return model.expert(noisy, kv, model.expert.modulations(time, summary, indicator))
 
 
-def flow_loss(
-    model: FlowVLA,
-    batch: Batch,
-    augment: Augmentation,
-    loss: Loss,
-    generator: torch.Generator,
-    network: Velocity = velocity,
-) -> Tensor:
-    """Return the loss of a batch, a scalar.
+@dataclass
+class Drawn:
+    """A batch with every random number drawn: what is differentiated, and what is wanted.
+
+    Attributes:
+        images: disturbed, [B, V, H, W, 3].
+        proprio: disturbed, [B, P].
+        rows: instruction rows [B, L].
+        known: bool [B], where the proprioception is shown.
+        noisy: [B * draws, T, A], the draws of one observation in a row.
+        time: flow times, [B * draws].
+        target: the velocity that is right, [B * draws, T, A].
+        weight: of each action, [B * draws, T].
+        indicator: how good each chunk is said to be, int64 [B]; None where nothing is said.
+    """
+
+    images: Tensor
+    proprio: Tensor
+    rows: Tensor
+    known: Tensor
+    noisy: Tensor
+    time: Tensor
+    target: Tensor
+    weight: Tensor
+    indicator: Tensor | None = None
+
+    def to(self, device: torch.device) -> Drawn:
+        """Return itself: it is made on the device."""
+        return self
+
+
+@torch.no_grad()
+def draw(
+    model: FlowVLA, batch: Batch, augment: Augmentation, loss: Loss, generator: torch.Generator
+) -> Drawn:
+    """Draw what the loss of a batch needs.
 
     Args:
         model: the network in training.
@@ -74,7 +102,6 @@ def flow_loss(
         augment: how the observations are disturbed.
         loss: weights along the chunk and draws per observation.
         generator: of all random numbers, on the batch's device.
-        network: `velocity`, or what a compiler made of it.
     """
     device, draws = batch.actions.device, loss.draws
     images = augment.images(batch.images, generator)
@@ -87,12 +114,30 @@ def flow_loss(
     time = 0.999 * (1.0 - uniform ** (1.0 / 1.5))  # [B * draws]
     at = time[:, None, None]
     noisy = (1.0 - at) * noise + at * target
+    weight = chunk_weights(loss, target.shape[1], device) * batch.valid  # [B, T]
+    weight = weight.repeat_interleave(draws, dim=0)
     said = batch.indicator
     if said is not None:
         said = augment.indicator(said, generator)
-    found = network(model, images, proprio, batch.rows, known, noisy, time, said)
-    error = (found.float() - (target - noise)).square().mean(-1)  # [B * draws, T]
+    return Drawn(images, proprio, batch.rows, known, noisy, time, target - noise, weight, said)
 
-    weight = chunk_weights(loss, target.shape[1], device) * batch.valid  # [B, T]
-    weight = weight.repeat_interleave(draws, dim=0)
-    return (error * weight).sum() / weight.sum().clamp(min=1.0)
+
+def drawn_loss(model: FlowVLA, drawn: Drawn, network: Velocity = velocity) -> Tensor:
+    """Return the loss of what was drawn, a scalar; no random number, no wait for the device.
+
+    Args:
+        model: the network in training.
+        drawn: from `draw`.
+        network: `velocity`, or what a compiler made of it.
+    """
+    d = drawn
+    found = network(model, d.images, d.proprio, d.rows, d.known, d.noisy, d.time, d.indicator)
+    error = (found.float() - d.target).square().mean(-1)  # [B * draws, T]
+    return (error * d.weight).sum() / d.weight.sum().clamp(min=1.0)
+
+
+def flow_loss(
+    model: FlowVLA, batch: Batch, augment: Augmentation, loss: Loss, generator: torch.Generator
+) -> Tensor:
+    """Return the loss of a batch, a scalar: `draw`, then `drawn_loss`."""
+    return drawn_loss(model, draw(model, batch, augment, loss, generator))

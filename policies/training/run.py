@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,9 +10,13 @@ from typing import Any
 import torch
 
 from flashrt_policies.base import PolicySpec
+from flashrt_policies.flow_vla.advantage import GOOD, UNSAID, settled
+from flashrt_policies.flow_vla.model import FlowVLA
 from flashrt_policies.flow_vla.policy import export
+from flashrt_policies.recipes import plain
 from flashrt_policies.training import report
 from flashrt_policies.training.data import Demonstrations, Frames
+from flashrt_policies.training.flow import FlowTask, fresh
 from flashrt_policies.training.recipe import Recipe
 from flashrt_policies.training.trainer import Trainer
 from flashrt_policies.training.validate import ambiguity
@@ -48,6 +50,8 @@ def train(
     resume: bool = False,
     until: int | None = None,
     tell: Callable[[str], None] | None = None,
+    seconds: float | None = None,
+    start: FlowVLA | None = None,
 ) -> dict[str, Any]:
     """Train, export, and write the history and its picture.
 
@@ -56,18 +60,21 @@ def train(
         data: demonstrations.
         low: lowest value of each action component.
         high: highest value of each action component.
-        out: gets ``checkpoint/``, ``history.json``, ``training.png``, ``state.safetensors``.
+        out: gets ``checkpoint/`` (and ``unsaid/``, where chunks are said to be good or bad),
+            ``history.json``, ``training.png``, ``state.safetensors``.
         device: torch device to train on.
         resume: continue from ``state.safetensors``.
         until: stop after this step (no export before the recipe's end).
         tell: called with each line for people.
+        seconds: make the run as long as fits this time, whatever the recipe's steps.
+        start: network to go on from, sizes and statistics as it has them; a new one if left out.
 
     Returns:
         The history that was written.
     """
     exact(torch.device(device))
     data.check()
-    spec = spec_of(data, recipe.horizon, low, high)
+    spec = start.spec if start else spec_of(data, recipe.horizon, low, high)
     validation = recipe.train.validation
     frames = Frames(
         data,
@@ -78,13 +85,14 @@ def train(
         recipe.seed,
         recipe.train.balance,
     )
-    trainer = Trainer(recipe, spec, frames, out, tell)
+    task = FlowTask(recipe, frames, start or fresh(recipe, spec, frames))
+    trainer = Trainer(task, recipe.train, plain(recipe), out, frames.device, tell)
     if resume:
         trainer.resume()
-    trainer.run(until)
+    trainer.run(until, seconds)
     history = {
-        'recipe': json.loads(json.dumps(dataclasses.asdict(recipe))),
-        'parameters': sum(parameter.numel() for parameter in trainer.model.parameters()),
+        'recipe': plain(recipe),
+        'parameters': sum(parameter.numel() for parameter in task.network.parameters()),
         'device': device_name(device),
         'torch': torch.__version__,
         'frames': len(data),
@@ -98,8 +106,11 @@ def train(
     }
     report.write_history(out / 'history.json', history)
     report.draw(out / 'training.png', trainer.losses, trainer.validations)
-    if trainer.done == recipe.train.steps:
-        export(out / 'checkpoint', trainer.average, recipe.dtype)
+    if trainer.done == trainer.steps:
+        assert isinstance(trainer.average, FlowVLA)
+        if trainer.average.expert.advantage is not None:
+            export(out / 'unsaid', settled(trainer.average, UNSAID), recipe.dtype)
+        export(out / 'checkpoint', settled(trainer.average, GOOD), recipe.dtype)
     return history
 
 

@@ -8,44 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from flashrt_policies.checkpoint import CheckpointError
-
-
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return AdamW's state as named tensors: ``<what>/<parameter>``."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        for what, value in optimizer.state[parameter].items():
-            found[f'adam.{what}/{name}'] = torch.as_tensor(value).reshape(
-                parameter.shape if what != 'step' else (1,)
-            )
-    return found
-
-
-def restore_optimizer(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
-) -> None:
-    """Put back what `optimizer_tensors` returned."""
-    numbers = {
-        id(parameter): i
-        for i, parameter in enumerate(
-            parameter for group in optimizer.param_groups for parameter in group['params']
-        )
-    }
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        states[numbers[id(parameter)]] = {
-            'step': tensors[f'adam.step/{name}'].reshape(()),
-            'exp_avg': tensors[f'adam.exp_avg/{name}'],
-            'exp_avg_sq': tensors[f'adam.exp_avg_sq/{name}'],
-        }
-    groups = optimizer.state_dict()['param_groups']
-    optimizer.load_state_dict({'state': states, 'param_groups': groups})
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:

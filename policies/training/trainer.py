@@ -1,83 +1,97 @@
 """The training loop: every step follows from the recipe's seed and the step's number alone.
 
-All random numbers of a step come from one generator seeded with (seed, step), so a resumed run
-continues with the same bits as one that was never stopped.
+`Trainer` runs any `Task`, a network with its batches and its loss. The batch of a step is a
+function of the step's number, so a resumed run has the bits of one that was never stopped.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flashrt_policies.base import PolicySpec
-from flashrt_policies.flow_vla.config import RecipeError
-from flashrt_policies.flow_vla.model import FlowVLA
+from flashrt_policies.recipes import RecipeError
 from flashrt_policies.training import state
-from flashrt_policies.training.data import Frames
-from flashrt_policies.training.objective import flow_loss, velocity
-from flashrt_policies.training.recipe import Recipe
-from flashrt_policies.training.validate import action_errors
+from flashrt_policies.training.graphed import B, GraphedStep
+from flashrt_policies.training.loop import Loop
+from flashrt_policies.training.optimizer import Optimizer
 
-LOG_EVERY = 25
+LOG_EVERY = 10
+WINDOW = 20  # steps whose speed says how many fit the time left
+SPARE = 0.03  # share of that time which the estimate may be wrong by
 
 
-class Trainer:
+class Task(Protocol[B]):
+    """What is trained."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The network, on the device to train on."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What updates its parameters."""
+
+    def batches(self, first: int) -> Iterator[B]:
+        """Yield the batch of step `first`, of the next one and so on, without end."""
+
+    def loss(self, batch: B) -> Tensor:
+        """Return the loss of a batch, a scalar on the device."""
+
+    def measure(self, average: nn.Module) -> dict[str, Any]:
+        """Measure averaged weights on what is held out; empty where nothing is."""
+
+    def told(self, measured: dict[str, Any]) -> str:
+        """Return measurements in words."""
+
+
+class Trainer(Generic[B]):
     """One run.
 
     Args:
-        recipe: every number of it.
-        spec: what the policy sees and does.
-        frames: the demonstrations, on the device to train on.
+        task: what is trained.
+        loop: its numbers.
+        recipe: all of them as plain data; a saved state belongs to its recipe.
         folder: where the state is saved (``state.safetensors``).
-        report: called with each line for people; default: standard error.
+        device: where the network is.
+        tell: called with each line for people; default: standard error.
+
+    Attributes:
+        average: the averaged network, which is measured and exported.
+        steps: of the whole run.
+        done: steps taken.
+        seconds: spent on them.
+        losses: their losses now and then.
+        validations: what was measured on the way.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
-        spec: PolicySpec,
-        frames: Frames,
+        task: Task[B],
+        loop: Loop,
+        recipe: Any,
         folder: Path,
-        report: Callable[[str], None] | None = None,
+        device: torch.device,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
-        self.recipe, self.frames, self.folder = recipe, frames, folder
-        self.device = frames.device
-        self.report = report or (lambda line: print(line, file=sys.stderr, flush=True))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
-            self.model = FlowVLA(spec, recipe.model)
-        self.model.load_state_dict(frames.statistics(), strict=False)
-        self.model.to(self.device)
-        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.average = copy.deepcopy(self.model).eval().requires_grad_(False)
-        matrices = [p for p in self.model.parameters() if p.ndim >= 2]
-        rest = [p for p in self.model.parameters() if p.ndim < 2]
-        train = recipe.train
-        self.optimizer = torch.optim.AdamW(
-            [
-                {'params': matrices, 'weight_decay': train.decay},
-                {'params': rest, 'weight_decay': 0.0},
-            ],
-            lr=train.rate,
-            betas=(train.beta1, train.beta2),
-            fused=self.device.type == 'cuda',
-        )
-        self.generator = torch.Generator(self.device)
-        self._network = torch.compile(velocity, dynamic=False) if train.compile else velocity
-        self.done = 0  # steps taken
+        self.task, self.loop, self.recipe = task, loop, recipe
+        self.folder, self.device = folder, device
+        self.tell = tell or (lambda line: print(line, file=sys.stderr, flush=True))
+        self.average = copy.deepcopy(task.network).eval().requires_grad_(False)
+        self._graphed = GraphedStep(self._body, self._clear, device, loop.graph)
+        self._mixed = torch.zeros((), device=device)  # share of the new weights in the average
+        self.steps = loop.steps
+        self.done = 0
         self.seconds = 0.0
         self.losses: list[dict[str, float]] = []
-        self.validations: list[dict[str, float]] = []
+        self.validations: list[dict[str, Any]] = []
         self._recent: list[Tensor] = []
 
     @property
@@ -86,67 +100,80 @@ class Trainer:
         return self.folder / 'state.safetensors'
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step: linear warm-up, cosine decay to a hundredth."""
-        train = self.recipe.train
-        if step < train.warmup:
-            return train.rate * (step + 1) / train.warmup
-        part = (step - train.warmup) / max(1, train.steps - train.warmup)
-        return train.rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, part))))
+        """Return the learning rate of a step."""
+        return self.loop.rate_at(step, self.steps)
 
-    def step(self) -> Tensor:
+    def step(self, batch: B) -> Tensor:
         """Take one step; return its loss, a scalar on the device."""
-        recipe, train = self.recipe, self.recipe.train
-        self.generator.manual_seed(recipe.seed * 1_000_003 + self.done)
-        batch = self.frames.sample(train.batch, self.generator)
-        lower = train.autocast == 'bfloat16' and self.device.type == 'cuda'
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=lower):
-            loss = flow_loss(
-                self.model, batch, recipe.augment, recipe.loss, self.generator, self._network
-            )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
-        for group in self.optimizer.param_groups:
-            group['lr'] = self.rate(self.done)
-        self.optimizer.step()
-        decay = min(train.ema, (1 + self.done) / (10 + self.done))
-        with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.average.parameters()), list(self.model.parameters()), 1 - decay
-            )
+        self.task.optimizer.set_rate(self.rate(self.done))
+        self._mixed.fill_(1 - min(self.loop.ema, (1 + self.done) / (10 + self.done)))
         self.done += 1
+        return self._graphed(batch)
+
+    def _clear(self) -> None:
+        for parameter in self.task.network.parameters():
+            parameter.grad = None
+
+    def _body(self, batch: B) -> Tensor:
+        kind, lower = self.device.type, self.loop.autocast == 'bfloat16'
+        lower = lower and kind == 'cuda'
+        with torch.autocast(kind, torch.bfloat16, enabled=lower, cache_enabled=False):
+            loss = self.task.loss(batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.task.network.parameters(), self.loop.clip)
+        self.task.optimizer.step()
+        with torch.no_grad():
+            average: list[Tensor] = list(self.average.parameters())
+            current: list[Tensor] = list(self.task.network.parameters())
+            change = list(torch._foreach_sub(current, average))
+            torch._foreach_mul_(change, self._mixed)
+            torch._foreach_add_(average, change)
         return loss.detach()
 
-    def run(self, until: int | None = None) -> None:
-        """Train up to step `until` (default: the recipe's end), saving and validating on the way.
+    def run(self, until: int | None = None, seconds: float | None = None) -> None:
+        """Train up to step `until` (default: the end), saving and measuring on the way.
+
+        Args:
+            until: stop after this step.
+            seconds: make the run as long as fits this time, whatever the recipe's steps.
 
         Raises:
             RecipeError: the loss became NaN or infinite.
         """
-        train = self.recipe.train
-        until = train.steps if until is None else min(until, train.steps)
         began, before, first = time.monotonic(), self.seconds, self.done
-        while self.done < until:
-            self._recent.append(self.step())
-            at_end = self.done == train.steps
-            if self.done % LOG_EVERY == 0 or self.done == until:
-                self._log(before + time.monotonic() - began, (time.monotonic() - began), first)
-            if self.done % train.validate_every == 0 or at_end:
-                self._validate()
-            if self.done % train.save_every == 0 or self.done == until:
-                self.save()
+        batches = self.task.batches(first)
+        clock = None if seconds is None else _Clock(began + seconds)
+        while self.done < (self.steps if until is None else min(until, self.steps)):
+            self._recent.append(self.step(next(batches)))
+            if self.done % LOG_EVERY == 0 or self.done in (self.steps, until):
+                here = time.monotonic() - began
+                self._log(before + here, here, first)  # waits for the device
+                if clock is not None:
+                    self.steps = clock.steps(self.done, self.steps)
+            paused = self._pause(until)
+            if clock is not None and (paused or self.done == first + WINDOW):
+                clock.restart(self.done)
+
+    def _pause(self, until: int | None) -> bool:
+        """Measure and save where it is time to; return whether it was."""
+        measuring = self.done % self.loop.validate_every == 0 or self.done == self.steps
+        saving = self.done % self.loop.save_every == 0 or self.done in (self.steps, until)
+        if measuring:
+            self._measure()
+        if saving:
+            self.save()
+        return measuring or saving
 
     def _log(self, seconds: float, here: float, first: int) -> None:
-        values = torch.stack(self._recent).float()
+        loss = float(torch.stack(self._recent).float().mean())
         self._recent.clear()
         self.seconds = seconds
-        loss = float(values.mean())
         if not math.isfinite(loss):
             raise RecipeError(
                 f'the loss is {loss} after step {self.done}; want a lower train.rate in the recipe'
             )
         self.losses.append({'step': self.done, 'loss': loss, 'rate': self.rate(self.done - 1)})
-        total = self.recipe.train.steps
+        total = self.steps
         filled = round(24 * self.done / total)
         left = (total - self.done) * here / max(1, self.done - first)
         line = (
@@ -155,23 +182,24 @@ class Trainer:
         )
         if sys.stderr.isatty():
             print(f'\r{line}', end='\n' if self.done == total else '', file=sys.stderr, flush=True)
-        elif self.done % (LOG_EVERY * 10) == 0 or self.done == total:
-            self.report(line)
+        elif self.done % (LOG_EVERY * 25) == 0 or self.done == total:
+            self.tell(line)
 
-    def _validate(self) -> None:
-        errors = action_errors(self.average, self.frames, self.recipe.loss)
-        if errors:
-            self.validations.append({'step': self.done, **errors})
-            text = ', '.join(f'{name} words {value:.4f}' for name, value in errors.items())
-            self.report(f'step {self.done}: mean action error with {text}')
+    def _measure(self) -> None:
+        found = self.task.measure(self.average)
+        if found:
+            self.validations.append({'step': self.done, **found})
+            self.tell(f'step {self.done}: {self.task.told(found)}')
 
     def save(self) -> None:
         """Write the whole state, so that `resume` continues with the same bits."""
-        tensors = {f'model/{name}': value for name, value in self.model.state_dict().items()}
+        network, optimizer = self.task.network, self.task.optimizer
+        tensors = {f'model/{name}': value for name, value in network.state_dict().items()}
         tensors |= {f'average/{name}': value for name, value in self.average.state_dict().items()}
-        tensors |= state.optimizer_tensors(self.model, self.optimizer)
+        tensors |= {f'optimizer/{name}': value for name, value in optimizer.state().items()}
         facts = {
-            'recipe': _plain(self.recipe),
+            'recipe': self.recipe,
+            'steps': self.steps,
             'done': self.done,
             'seconds': self.seconds,
             'losses': self.losses,
@@ -187,20 +215,42 @@ class Trainer:
             RecipeError: it belongs to another recipe.
         """
         tensors, facts = state.read(self.state_path)
-        if facts['recipe'] != _plain(self.recipe):
+        if facts['recipe'] != self.recipe:
             raise RecipeError(
                 f'{self.state_path} was written with another recipe; want the same one, '
                 'or a new --out folder'
             )
-        for prefix, module in (('model/', self.model), ('average/', self.average)):
-            module.load_state_dict(
-                {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            )
-        state.restore_optimizer(self.model, self.optimizer, tensors)
-        self.done, self.seconds = facts['done'], facts['seconds']
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+        self.task.network.load_state_dict(part('model/'))
+        self.average.load_state_dict(part('average/'))
+        self.task.optimizer.load(part('optimizer/'))
+        self.steps, self.done, self.seconds = facts['steps'], facts['done'], facts['seconds']
         self.losses, self.validations = facts['losses'], facts['validations']
 
 
-def _plain(recipe: Recipe) -> Any:
-    """Return a recipe as what JSON makes of it."""
-    return json.loads(json.dumps(dataclasses.asdict(recipe)))
+class _Clock:
+    """Says how many steps a run has so that it is over in time, by the speed of the last ones.
+
+    Args:
+        end: `time.monotonic` at which it must be over.
+    """
+
+    def __init__(self, end: float) -> None:
+        self._end = end
+        self._mark: tuple[int, float] | None = None
+
+    def restart(self, done: int) -> None:
+        """Leave out of account what was before."""
+        self._mark = (done, time.monotonic())
+
+    def steps(self, done: int, planned: int) -> int:
+        """Return the steps of the whole run, behind step `done` of `planned` ones."""
+        if self._mark is None or done - self._mark[0] < WINDOW:
+            return planned
+        now, (mark, then) = time.monotonic(), self._mark
+        self._mark = (done, now)
+        each = (now - then) / (done - mark)
+        return done + max(1, int((self._end - now) * (1 - SPARE) / each))

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from flashrt_policies import checkpoint, registry
-from flashrt_policies.flow_vla.config import FlowSizes, RecipeError
+from flashrt_policies.flow_vla.config import FlowSizes
+from flashrt_policies.recipes import RecipeError
 from flashrt_policies.training import recipe as recipes
 from flashrt_policies.training.augment import Augmentation
 from flashrt_policies.training.data import DataError, Frames
@@ -169,7 +170,7 @@ def test_augmentation_keeps_shapes_and_is_decided_by_its_generator() -> None:
 
 
 BAD: list[tuple[object, str]] = [
-    ([], 'holds no mapping'),
+    ([], 'want a mapping'),
     ({'modle': {}}, 'modle is unknown'),
     ({'train': {'steps': '5'}}, "train.steps is '5'; want a int"),
     ({'train': {'steps': 0}}, 'want a positive number'),

@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 
 from flashrt_policies.hybrid_lm.config import parse_config
+from flashrt_policies.planner_lm.training.marks import CLASSES
 from flashrt_policies.planner_lm.training.network import Network
 from flashrt_policies.planner_lm.training.recipe import PlannerRecipe, parse
 from flashrt_policies.planner_lm.training.run import export
 
 SIZES = {
-    'hidden': 32, 'intermediate': 48, 'pairs': 1, 'heads': 2, 'kv_heads': 1, 'head_dim': 16,
-    'lin_heads': 2, 'lin_dim': 16,
+    'hidden': 32, 'intermediate': 48, 'layers': ['linear', 'full'], 'heads': 2,
+    'kv_heads': 1, 'head_dim': 16, 'lin_heads': 2, 'lin_dim': 16,
 }  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def recipe(**train: object) -> PlannerRecipe:
 def network(seed: int = 0) -> Network:
     """Return a network whose every parameter matters."""
     torch.manual_seed(seed)
-    made = Network(parse_config(recipe().architecture()))
+    made = Network(parse_config(recipe().architecture()), len(CLASSES))
     for parameter in made.parameters():
         if parameter.ndim < 2:
             parameter.data += 0.1 * torch.randn_like(parameter)

@@ -43,7 +43,7 @@ def alone(state: str, question: Question) -> np.ndarray:
     tokens = torch.tensor([[*prompter.state(state), *asked.tokens]])
     net = network()
     with torch.no_grad():
-        hidden, _ = net.trunk(tokens, torch.tensor([tokens.shape[1]]))
+        hidden, *_ = net.trunk(tokens, torch.tensor([tokens.shape[1]]))
         logits = net.head(hidden[0, -1])[asked.options]
     return logits.softmax(0).numpy()
 
@@ -104,6 +104,9 @@ def test_bytes_have_a_label_for_every_option() -> None:
     asked = Prompter(ByteTokenizer()).question(Choice('Which?', ('left', 'right'), ('<', '')))
     assert bytes(asked.tokens) == b'\nWhich?\nA left: <\nB right\n='
     assert bytes(asked.options) == b'AB'
+    asked = Prompter(ByteTokenizer()).question(Choice('Which?', ('left', 'right')))
+    assert bytes(asked.tokens) == b'\nWhich? left|right ='
+    assert bytes(asked.options) == b'lr'
 
 
 def text_tokenizer(folder: Path, template: str | None = None) -> FileTokenizer:

@@ -9,19 +9,24 @@ import pytest
 import torch
 from decide_tiny import network, recipe
 
-from flashrt_policies.flow_vla.config import RecipeError
 from flashrt_policies.kernels.gated_delta import recurrent
 from flashrt_policies.planner_lm.decide import open_decider
 from flashrt_policies.planner_lm.questions import YesNo
 from flashrt_policies.planner_lm.training import recipe as recipes
-from flashrt_policies.planner_lm.training.batches import Batches, stream
+from flashrt_policies.planner_lm.training.batches import Batches
 from flashrt_policies.planner_lm.training.delta import Inverse, delta_rule, invert
 from flashrt_policies.planner_lm.training.examples import Examples
-from flashrt_policies.planner_lm.training.loop import PlannerTrainer
-from flashrt_policies.planner_lm.training.measure import calibration_error, measure, summarise
+from flashrt_policies.planner_lm.training.measure import (
+    calibration_error,
+    measure,
+    summarise,
+)
 from flashrt_policies.planner_lm.training.network import CausalConv
 from flashrt_policies.planner_lm.training.run import export
+from flashrt_policies.planner_lm.training.task import PlannerTask
 from flashrt_policies.planner_lm.training.words import Words, load
+from flashrt_policies.recipes import RecipeError, plain
+from flashrt_policies.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,19 +37,19 @@ def words() -> Words:
     return load(ROOT / 'config' / 'planner_words.yaml')
 
 
-def trainer(words: Words, folder: Path, steps: int) -> PlannerTrainer:
+def trainer(words: Words, folder: Path, steps: int) -> Trainer:
     """Return a trainer of the tiny network, one situation a step."""
-    numbers = {'steps': steps, 'batch': 1, 'warmup': 1, 'measure': 1, 'measure_every': 99}
+    numbers = {'steps': steps, 'batch': 1, 'warmup': 1, 'measure': 1, 'validate_every': 99}
     made = recipe(**numbers, save_every=99)
     cpu = torch.device('cpu')
-    held_out = Examples(words, 0, held_out=True)
-    return PlannerTrainer(made, Examples(words, 0), held_out, folder, cpu, lambda line: None)
+    task = PlannerTask(made, Examples(words, 0), Examples(words, 0, held_out=True), cpu)
+    return Trainer(task, made.train, plain(made), folder, cpu, lambda line: None)
 
 
 def test_it_learns(words: Words, tmp_path: Path) -> None:
     """A few steps on one batch bring its loss down."""
     made = trainer(words, tmp_path, 8)
-    batch = next(stream(made.batches, 0, 0))
+    batch = next(made.task.batches(0))
     losses = [float(made.step(batch)) for _ in range(4)]
     assert losses[-1] < 0.9 * losses[0], losses
 
@@ -60,7 +65,7 @@ def test_a_resumed_run_has_the_same_bits(words: Words, tmp_path: Path) -> None:
     second.run()
     pairs = zip(whole.average.parameters(), second.average.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert [entry['step'] for entry in second.measures] == [4]
+    assert [entry['step'] for entry in second.validations] == [4]
     blank = trainer(words, tmp_path / 'c', 4)
     blank.done = 2
     blank.run()
@@ -79,7 +84,7 @@ def test_a_state_of_another_recipe_is_refused(words: Words, tmp_path: Path) -> N
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
 def test_what_is_exported_is_what_was_trained(dtype: str, tmp_path: Path) -> None:
     """The runtime's answers are those of the network with its matrices rounded, within 2e-5."""
-    made = recipes.parse({**recipes.plain(recipe()), 'dtype': dtype})
+    made = recipes.parse({**plain(recipe()), 'dtype': dtype})
     net = network(3)
     export(tmp_path, net, made)
     kind = getattr(torch, dtype)
@@ -92,7 +97,7 @@ def test_what_is_exported_is_what_was_trained(dtype: str, tmp_path: Path) -> Non
     asked = decider.prompter.question(question)
     tokens = torch.tensor([[*decider.prompter.state('can: nothing'), *asked.tokens]])
     with torch.no_grad():
-        hidden, _ = net.trunk(tokens, torch.tensor([tokens.shape[1]]))
+        hidden, *_ = net.trunk(tokens, torch.tensor([tokens.shape[1]]))
     expected = net.head(hidden[0, -1])[asked.options].softmax(0).detach().numpy()
     assert np.abs(np.array(answer.probabilities) - expected).max() < 2e-5
 
@@ -146,9 +151,9 @@ def test_calibration() -> None:
 
 def test_measuring_counts_every_decision(words: Words) -> None:
     """Each situation counts once per decision; what the scene lacks is counted apart."""
-    batches = Batches(Examples(words, 0, held_out=True), 2)[0]
+    batches = Batches(Examples(words, 0, held_out=True), 1)[0]
     found = summarise(measure(network(), batches, torch.device('cpu')))
-    assert found['decisions']['count'] == 4 * 8
+    assert found['decisions']['count'] == 4 * len(batches)
     lacking = sum(int((~batch.possible).sum()) for batch in batches)
     assert found.get('cannot', {'count': 0})['count'] == lacking
 
@@ -158,6 +163,7 @@ def test_measuring_counts_every_decision(words: Words) -> None:
     [
         ('model: 3', 'want a mapping'),
         ('train: {speed: 1}', 'train.speed is unknown'),
+        ('model: {layers: [linear, hyper]}', 'want a list of linear, full'),
         ('train: {steps: fast}', "train.steps is 'fast'; want a int"),
         ('dtype: int8', 'want one of float16'),
         ('words: ../words.yaml', 'want a file name'),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 
 import pytest
+from planner_oracle import Oracle
 
-from flashrt_policies.planner_lm.situation import CANNOT, FINISHED
-from flashrt_policies.planner_lm.training import instructions
-from flashrt_policies.planner_lm.training.examples import Examples
+from flashrt_policies.planner_lm.situation import CANNOT, FINISHED, Situation
+from flashrt_policies.planner_lm.training import instructions, robots
+from flashrt_policies.planner_lm.training.examples import DECISIONS, Example, Examples
+from flashrt_policies.planner_lm.training.marks import CLASSES, marks
 from flashrt_policies.planner_lm.training.words import (
     Words,
     WordsError,
@@ -25,6 +29,12 @@ from flashrt_policies.planner_lm.training.words import (
 )
 
 FILE = Path(__file__).parents[2] / 'config' / 'planner_words.yaml'
+
+
+@lru_cache
+def read(file: Path) -> Oracle:
+    """Return a reader of prompts that knows a words file; made once."""
+    return Oracle(load(file))
 
 
 @pytest.fixture(scope='module')
@@ -102,23 +112,63 @@ def test_an_example_follows_from_its_number(words: Words) -> None:
     assert Examples(words, 0, held_out=True)[0] != one[0]
 
 
-def test_answers_follow_from_the_situation(words: Words) -> None:
-    """What comes next is a step of the scene, `finished` behind the last, `cannot` without one."""
-    examples = Examples(words, 3)
+def answered(example: Example) -> dict[str, str]:
+    """Return the right options by question."""
+    pairs = zip(example.situation.questions, example.answers, strict=True)
+    return dict(zip(DECISIONS, (q.options[a] for q, a in pairs), strict=True))
+
+
+@pytest.mark.parametrize('held_out', [False, True])
+def test_the_answers_follow_from_the_text_alone(words: Words, held_out: bool) -> None:
+    """A reader of the prompt, by rule, finds every right answer; of all kinds there are some."""
+    oracle, examples = read(FILE), Examples(words, 20261201, held_out)
     seen = set()
-    for index in range(400):
+    for index in range(600):
         example = examples[index]
-        right = dict(zip(example.kinds, example.answers, strict=True))
-        asked = dict(zip(example.kinds, example.questions, strict=True))
-        situation = example.situation
-        following = situation.meaning(asked['next'].options[right['next']])
-        seen.add(following if following in (FINISHED, CANNOT) else 'step')
-        assert (following == CANNOT) == (not example.possible)
-        assert (right['done'] == 0) == (situation.now != '' and situation.now in situation.true)
-        if situation.now and situation.now not in situation.true:
-            assert following == situation.now
-        assert not (right['stop'] == 0 and right['safe'] == 0), 'what must stop is not safe'
+        right = answered(example)
+        assert oracle.answers(example.situation.text) == right, example.situation.text
+        seen.add(right['next'] if right['next'] in (FINISHED, CANNOT) else 'step')
+        assert not (right['stop'] == right['safe'] == 'yes'), 'what must stop is not safe'
     assert seen == {'step', FINISHED, CANNOT}
+
+
+def test_a_changed_word_changes_the_answers(words: Words) -> None:
+    """Negative control of the reader: another letter, number or note, and it answers otherwise."""
+    skills = ('open the drawer', 'close the drawer')
+    situation = Situation(skills, 'open the drawer, then close it', (), skills[0], (), (), 1.0, 40)
+    oracle = read(FILE)
+    assert oracle.answers(situation.text) == {
+        'next': 'A', 'done': 'no', 'safe': 'yes', 'stop': 'no',
+    }  # fmt: skip
+    for change, key, answer in (
+        ({'true': skills[:1]}, 'done', 'yes'),
+        ({'true': skills[:1]}, 'next', 'B'),
+        ({'task': 'open the drawer, then paint the fridge'}, 'next', CANNOT),
+        ({'task': 'close the drawer after opening it', 'now': ''}, 'next', 'A'),
+        ({'age_ms': 250}, 'safe', 'no'),
+        ({'note': 'please stop the arm'}, 'stop', 'yes'),
+    ):
+        other = dataclasses.replace(situation, **change)
+        assert oracle.answers(other.text)[key] == answer, change
+
+
+def test_marks_stand_where_a_thing_is_settled(words: Words) -> None:
+    """A phrase's skill is marked behind it, numbers by their limits, a note by its kind."""
+    told = instructions.Instruction(
+        'close the drawer after opening it, please', ('open the drawer', 'close the drawer'), True,
+        ((16, 'close the drawer'), (33, 'open the drawer')),
+    )  # fmt: skip
+    skills = ('open the drawer', 'close the drawer')
+    facts = robots.Facts((0.6, 0.5, 0.1), 1.0, 300, 7, '', 'fire', '', 'stop', False, True)
+    situation = Situation(
+        skills, told.text, (), skills[0], skills[:1], facts.hand, 1.0, 300, 7, '', 'fire'
+    )
+    text, found = situation.text, marks(situation, told, facts)
+    assert [(text[:at][-5:], CLASSES[name]) for at, name in sorted(found.items())] == [
+        ('r aft', 'B'), ('t, pl', 'A'), ('rue: ', 'reached'), (' 0.60', 'outside'),
+        (' 0.50', 'inside'), (' 0.10', 'inside'), ('e 300', 'stale'), ('sed 7', 'many'),
+        ('d: no', 'free'), (': fir', 'stop'),
+    ]  # fmt: skip
 
 
 def test_verbs_and_pronouns() -> None:

@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from flashrt_policies.hybrid_lm.text import ByteTokenizer
 from flashrt_policies.planner_lm.prompt import Asked, Prompter
-from flashrt_policies.planner_lm.training.examples import Example, Examples
+from flashrt_policies.planner_lm.training.examples import DECISIONS, Example, Examples
 
-# Questions of one kind stand in one column; what an example lacks has weight 0.
-SHORT = ('done', 'safe', 'stop', 'possible')
-LONG = ('next', 'side')
-SIDES = ('first', 'last', 'asked', 'left')  # a side question is one of these
-GROUP = 4  # batches that are drawn at once and sorted by length among themselves
+# Questions of one kind stand in one column.
+SHORT, LONG = DECISIONS[1:], DECISIONS[:1]
+PLAN = '\nPlan? ='  # a question that training alone asks: the plan, spelled out
+GROUP = 8  # batches that are drawn at once and sorted by length among themselves
 # Widths of states, short and long questions: few shapes, so that few graphs are captured.
-ROOMS = ((264, 24, 64), (336, 24, 80), (424, 24, 96), (640, 24, 112), (640, 24, 256))
+ROOMS = ((256, 24, 64), (320, 24, 64), (384, 24, 64), (480, 24, 64), (640, 24, 64), (640, 24, 192))
+NONE = -1  # nothing is taught at this byte
 
 
 @dataclass
@@ -33,14 +33,12 @@ class Questions:
         lengths: int64 [B, R].
         options: bool [B, R, 256], bytes that are options.
         answer: int64 [B, R], the byte of the right one.
-        weight: float32 [B, R], 0 where there is no question.
     """
 
     tokens: Tensor
     lengths: Tensor
     options: Tensor
     answer: Tensor
-    weight: Tensor
 
     def to(self, device: torch.device) -> Questions:
         """Return a copy on a device, tokens as int64."""
@@ -50,28 +48,34 @@ class Questions:
 
 @dataclass
 class Batch:
-    """States and their questions.
+    """States, their questions, and what is taught besides.
 
     Attributes:
         tokens: [B, T], padded at the end.
         lengths: int64 [B].
-        short: the `SHORT` questions.
+        marks: [B, T], a class of `marks.CLASSES`, or `NONE`.
+        short: the `SHORT` questions; in one more column the plan, spelled out.
+        plan: [B, S], the byte that follows each of that column's, or `NONE`.
         long: the `LONG` questions.
         possible: bool [B], the instruction can be carried out.
     """
 
     tokens: Tensor
     lengths: Tensor
+    marks: Tensor
     short: Questions
+    plan: Tensor
     long: Questions
     possible: Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """Return a copy on a device, tokens as int64."""
+        """Return a copy on a device, everything as int64."""
         return Batch(
             self.tokens.to(device, non_blocking=True).long(),
             self.lengths.to(device, non_blocking=True),
+            self.marks.to(device, non_blocking=True).long(),
             self.short.to(device),
+            self.plan.to(device, non_blocking=True).long(),
             self.long.to(device),
             self.possible.to(device, non_blocking=True),
         )
@@ -83,11 +87,10 @@ class Batches(Dataset[list[Batch]]):
     Args:
         examples: where they come from.
         size: B, situations per batch.
-        side: weight of questions that are not decisions.
     """
 
-    def __init__(self, examples: Examples, size: int, side: float = 1.0) -> None:
-        self.examples, self.size, self.side = examples, size, side
+    def __init__(self, examples: Examples, size: int) -> None:
+        self.examples, self.size = examples, size
         self.prompter = Prompter(ByteTokenizer())
 
     def __getitem__(self, index: int) -> list[Batch]:
@@ -97,49 +100,58 @@ class Batches(Dataset[list[Batch]]):
         drawn.sort(key=lambda example: len(example.situation.text))
         order = list(range(GROUP))
         Random(index).shuffle(order)
-        parts = (drawn[i * self.size : (i + 1) * self.size] for i in order)
-        return [self.batch(part, Random(f'{index}/{n}')) for n, part in enumerate(parts)]
+        return [self.batch(drawn[i * self.size : (i + 1) * self.size]) for i in order]
 
-    def batch(self, examples: Sequence[Example], rng: Random) -> Batch:
-        """Return examples as one batch; `rng` chooses among questions of a column."""
+    def batch(self, examples: Sequence[Example]) -> Batch:
+        """Return examples as one batch."""
         states = [self.prompter.state(example.situation.text) for example in examples]
-        short, long = (
-            [self._asked(example, name, rng) for example in examples for name in names]
-            for names in (SHORT, LONG)
-        )
-        parts = (states, *([asked.tokens for asked, _, _ in rows] for rows in (short, long)))
-        need = tuple(max(map(len, part)) for part in parts)
+        asked = [
+            [self.prompter.question(question) for question in example.situation.questions]
+            for example in examples
+        ]
+        plans = [self._plan(example, of[0]) for example, of in zip(examples, asked, strict=True)]
+        short = [
+            one
+            for of, example, plan in zip(asked, examples, plans, strict=True)
+            for one in (*zip(of[1:], example.answers[1:], strict=True), (plan, 0))
+        ]
+        long = [(of[0], e.answers[0]) for of, e in zip(asked, examples, strict=True)]
+        questions = ([one.tokens for one, _ in rows] for rows in (short, long))
+        need = tuple(max(map(len, part)) for part in (states, *questions))
         fitting = (room for room in ROOMS if all(a >= b for a, b in zip(room, need, strict=True)))
         room = next(fitting, need)
         tokens, lengths = _pad(states, room[0])
+        marks = np.full(tokens.shape, NONE, np.int16)
+        for row, example in zip(marks, examples, strict=True):
+            for place, name in example.marks.items():
+                row[place] = name
+        spelled = np.full((len(examples), room[1]), NONE, np.int16)
+        for row, plan in zip(spelled, plans, strict=True):
+            row[len(PLAN) - 1 : len(plan.tokens)] = [*plan.tokens[len(PLAN) :], *plan.options]
+        count = len(examples)
         return Batch(
-            tokens, lengths,
-            _questions(short, len(examples), room[1]), _questions(long, len(examples), room[2]),
+            tokens, lengths, torch.from_numpy(marks), _questions(short, count, room[1]),
+            torch.from_numpy(spelled), _questions(long, count, room[2]),
             torch.tensor([example.possible for example in examples]),
         )  # fmt: skip
 
-    def _asked(self, example: Example, name: str, rng: Random) -> tuple[Asked, int, float]:
-        if name == 'side':
-            name = rng.choice(SIDES)
-        if name not in example.kinds:
-            return Asked([0], [0, 1]), 0, 0.0
-        at = example.kinds.index(name)
-        weight = 1.0 if at < 4 else self.side
-        return self.prompter.question(example.questions[at]), example.answers[at], weight
+    def _plan(self, example: Example, following: Asked) -> Asked:
+        """Return the plan as a question that holds all of it but the last byte, the option."""
+        by_name = dict(zip(example.situation.options, following.options, strict=True))
+        spelled = [by_name[name] for name in example.plan]
+        return Asked([*PLAN.encode(), *spelled[:-1]], spelled[-1:])
 
 
-def _questions(rows: Sequence[tuple[Asked, int, float]], size: int, width: int) -> Questions:
-    tokens, lengths = _pad([asked.tokens for asked, _, _ in rows], width)
+def _questions(rows: Sequence[tuple[Asked, int]], size: int, width: int) -> Questions:
+    tokens, lengths = _pad([asked.tokens for asked, _ in rows], width)
     options = np.zeros((len(rows), 256), bool)
-    for mask, (asked, _, _) in zip(options, rows, strict=True):
+    for mask, (asked, _) in zip(options, rows, strict=True):
         mask[asked.options] = True
-    answer = torch.tensor([asked.options[right] for asked, right, _ in rows])
-    weight = torch.tensor([weight for _, _, weight in rows])
+    answer = torch.tensor([asked.options[right] for asked, right in rows])
     shape = (size, -1)
     return Questions(
         tokens.unflatten(0, shape), lengths.unflatten(0, shape),
         torch.from_numpy(options).unflatten(0, shape), answer.unflatten(0, shape),
-        weight.unflatten(0, shape),
     )  # fmt: skip
 
 

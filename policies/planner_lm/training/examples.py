@@ -1,46 +1,41 @@
-"""Examples: a situation, every question about it, and the right answers; a number decides each."""
+"""Examples: a situation, the right answers of the planner's four questions, and what leads there.
+
+A number decides each.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from flashrt_policies.planner_lm.questions import Choice, Question, Score, YesNo, levels
-from flashrt_policies.planner_lm.situation import (
-    CANNOT,
-    DONE,
-    FINISHED,
-    NEXT,
-    SAFE,
-    STOP,
-    Situation,
-)
+from flashrt_policies.planner_lm.situation import CANNOT, FINISHED, LETTERS, Situation
 from flashrt_policies.planner_lm.training import robots
 from flashrt_policies.planner_lm.training.instructions import Composer, Instruction
-from flashrt_policies.planner_lm.training.words import Words, plain
+from flashrt_policies.planner_lm.training.marks import marks
+from flashrt_policies.planner_lm.training.words import Words
 
-DECISIONS = ('done', 'next', 'safe', 'stop')  # what the planner asks in every round
-LEFT = Score('How many are left?', levels(7))
+DECISIONS = ('next', 'done', 'safe', 'stop')  # what the planner asks, in `Situation.questions`
 LONGEST = 640  # bytes of a state; longer ones are drawn again
 
 
 @dataclass(frozen=True)
 class Example:
-    """One situation with its questions.
+    """One situation.
 
     Attributes:
         situation: what the planner knows.
-        kinds: what each question is about, the four `DECISIONS` first.
-        questions: in the same order.
-        answers: index of the right option of each.
+        answers: index of the right option of each of its questions.
         possible: the instruction can be carried out.
+        plan: all steps, as options of what comes next, `FINISHED` or `CANNOT` at the end.
+        marks: byte of the state -> what is settled there, see `marks`.
     """
 
     situation: Situation
-    kinds: tuple[str, ...]
-    questions: tuple[Question, ...]
     answers: tuple[int, ...]
     possible: bool
+    plan: tuple[str, ...]
+    marks: Mapping[int, int]
 
 
 class Examples:
@@ -67,11 +62,22 @@ class Examples:
 
     def _draw(self, rng: Random) -> Example:
         scene = self._scene(rng)
-        asked = self.composer.compose(rng, scene, lack=rng.random() < 0.22)
-        facts = robots.draw(rng, self.words, self.held_out)
-        situation, right = self._moment(rng, scene, asked, facts)
-        kinds, questions, answers = self._questions(rng, situation, asked, facts, right)
-        return Example(situation, kinds, questions, answers, asked.possible)
+        asked = self.composer.compose(rng, scene, lack=rng.random() < 0.2)
+        planning = rng.random() < 0.4
+        blank = planning and rng.random() < 0.5
+        facts = robots.NOTHING if blank else robots.draw(rng, self.words, self.held_out)
+        situation, following = self._moment(rng, scene, asked, facts, planning)
+        reached = bool(situation.now) and situation.now in situation.true
+        yes, no = 0, 1
+        answers = (
+            situation.options.index(self._option(situation, following)),
+            yes if reached else no,
+            yes if facts.safe else no,
+            yes if facts.stop else no,
+        )
+        steps = (*asked.steps, FINISHED) if asked.possible else (CANNOT,)
+        plan = tuple(self._option(situation, step) for step in steps)
+        return Example(situation, answers, asked.possible, plan, marks(situation, asked, facts))
 
     def _scene(self, rng: Random) -> list[str]:
         """Return the skills of an offered scene, or of one that could be, in any order."""
@@ -90,19 +96,33 @@ class Examples:
         return scene
 
     def _moment(
-        self, rng: Random, scene: list[str], asked: Instruction, facts: robots.Facts
+        self,
+        rng: Random,
+        scene: list[str],
+        asked: Instruction,
+        facts: robots.Facts,
+        planning: bool,
     ) -> tuple[Situation, str]:
-        """Return a moment on the way through the steps, and what comes next in it."""
+        """Return a moment on the way through the steps, and what comes next in it.
+
+        Args:
+            rng: decides everything.
+            scene: the skills that there are.
+            asked: the instruction.
+            facts: what the robot reports.
+            planning: the plan is still being made: nothing is under way.
+        """
         steps = asked.steps if asked.possible else ()
         at = rng.randint(0, len(steps)) if rng.random() < 0.8 else 0
-        working = at < len(steps) and rng.random() < 0.85
+        working = at < len(steps) and not planning
         now = steps[at] if working else ''
         reached = working and rng.random() < 0.5
         true = [s for s in scene if s != now and rng.random() < (0.5 if s in steps[:at] else 0.2)]
         true = [*true, now] if reached else true
         rng.shuffle(true)
         situation = Situation(
-            tuple(scene), asked.text, tuple(steps[:at]), now, tuple(true), facts.hand, facts.grip,
+            tuple(scene), asked.text, tuple(steps[:at]), now,
+            () if facts is robots.NOTHING else tuple(true), facts.hand, facts.grip,
             facts.age_ms, facts.missed, facts.held, facts.note,
         )  # fmt: skip
         if not asked.possible:
@@ -110,44 +130,7 @@ class Examples:
         ahead = steps[at + 1 :] if reached else steps[at:]
         return situation, ahead[0] if ahead else FINISHED
 
-    def _questions(
-        self,
-        rng: Random,
-        situation: Situation,
-        asked: Instruction,
-        facts: robots.Facts,
-        right: str,
-    ) -> tuple[tuple[str, ...], tuple[Question, ...], tuple[int, ...]]:
-        def yes(question: YesNo, answer: bool) -> tuple[Question, int]:
-            return question, 0 if answer else 1
-
-        def option(meant: str) -> int:
-            return [situation.meaning(name) for name in situation.options].index(meant)
-
-        reached = bool(situation.now) and situation.now in situation.true
-        following = situation.next
-        rows: dict[str, tuple[Question, int]] = {
-            'done': yes(DONE, reached),
-            'next': (following, option(right)),
-            'safe': yes(SAFE, facts.safe),
-            'stop': yes(STOP, facts.stop),
-            'possible': yes(YesNo('Can it be done?'), asked.possible),
-        }
-        steps = asked.steps
-        if asked.possible:
-            left = len(steps) - len(situation.done) - reached
-            rows['left'] = (LEFT, min(left, 6))
-        if asked.possible and steps:
-            for kind, text, step in (
-                ('first', 'What comes first?', steps[0]), ('last', 'What comes last?', steps[-1])
-            ):  # fmt: skip
-                rows[kind] = Choice(text, situation.options), option(step)
-            name = rng.choice(steps) if rng.random() < 0.5 else rng.choice(situation.skills)
-            way = plain(self.composer.way(rng, self.words.skills[name]))
-            rows['asked'] = yes(YesNo(f'Must it {way}?'), name in steps)
-        return (
-            tuple(rows), tuple(q for q, _ in rows.values()), tuple(a for _, a in rows.values())
-        )  # fmt: skip
-
-
-__all__ = ['DECISIONS', 'NEXT', 'Example', 'Examples']
+    @staticmethod
+    def _option(situation: Situation, meant: str) -> str:
+        """Return the option that a skill, `FINISHED` or `CANNOT` is."""
+        return LETTERS[situation.skills.index(meant)] if meant in situation.skills else meant

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from flashrt_policies.planner_lm.training.words import (
+    SAID,
     Skill,
     Words,
     gerund,
@@ -115,11 +116,13 @@ class Instruction:
         text: in lower case.
         steps: the skills asked for, in the order in which they must be done.
         possible: the scene has all of them, and it is clear what is meant.
+        said: where in the text a way ends, and the skill that it means; '' where it means none.
     """
 
     text: str
     steps: tuple[str, ...]
     possible: bool
+    said: tuple[tuple[int, str], ...] = ()
 
 
 class Composer:
@@ -132,6 +135,11 @@ class Composer:
 
     def __init__(self, words: Words, held_out: bool = False) -> None:
         self.words, self.held_out = words, held_out
+        ways = [(w, (s.text,)) for s in words.skills.values() for w in (*s.ways, *s.held_out)]
+        loose = [(w, skills) for said, skills in words.loose for w in said]
+        self._meant: dict[str, set[str]] = {}  # way with "it" for its thing -> what it may mean
+        for way, skills in (*ways, *loose):
+            self._meant.setdefault(with_pronoun(way), set()).update(skills)
 
     def pick(self, rng: Random, table: Sequence[str]) -> str:
         """Return one block of a table: never a held-out one in training."""
@@ -167,20 +175,24 @@ class Composer:
             possible = False
         elif count == 1 and rng.random() < 0.03:
             text = with_pronoun(ways[0])  # nothing before it says what is meant
-            if ' it' in text and 'it' not in plain(ways[0]).split():
-                return Instruction(self._wrap(rng, text, True), tuple(steps), False)
+            if 'it' in text.split() and 'it' not in plain(ways[0]).split():
+                text, said = _told(self._wrap(rng, text + SAID[0], True), [''])
+                return Instruction(text, tuple(steps), False, said)
+        named = list(steps)
         text, verb_first, steps = self._arrange(rng, ways, steps)
-        text, verb_first = self._not(rng, text, verb_first, scene, steps)
-        return Instruction(self._wrap(rng, text, verb_first), tuple(steps), possible)
+        text, verb_first, refused = self._not(rng, text, verb_first, scene, steps)
+        text, said = _told(self._wrap(rng, text, verb_first), [*named, refused])
+        return Instruction(text, tuple(steps), possible, said)
 
     def _ways(self, rng: Random, steps: Sequence[str], scene: Sequence[str]) -> list[str]:
         ways, thing = [], ''
         for text in steps:
             skill = self.words.skills[text]
             way = self._loose(rng, text, scene) or self.way(rng, skill)
-            same = thing == skill.thing
+            short = with_pronoun(way)
+            clear = thing == skill.thing and self._meant[short] & set(scene) == {text}
             thing = skill.thing
-            ways.append(with_pronoun(way) if same and rng.random() < 0.5 else way)
+            ways.append(short if clear and rng.random() < 0.5 else way)
         return ways
 
     def _loose(self, rng: Random, text: str, scene: Sequence[str]) -> str:
@@ -233,22 +245,24 @@ class Composer:
                 return text
 
     def _only_not(self, rng: Random, scene: Sequence[str]) -> Instruction:
-        way = plain(self.way(rng, self.words.skills[rng.choice(list(scene))]))
+        name = rng.choice(list(scene))
+        way = plain(self.way(rng, self.words.skills[name])) + SAID[0]
         text = self.pick(rng, NOTS_ALONE).format(x=way, gx=gerund(way))
-        return Instruction(self._wrap(rng, text, False), (), True)
+        text, said = _told(self._wrap(rng, text, False), [name])
+        return Instruction(text, (), True, said)
 
     def _arrange(
         self, rng: Random, ways: list[str], steps: list[str]
     ) -> tuple[str, bool, list[str]]:
         """Return the steps as one text, whether it begins with a verb, and what is to be done."""
-        texts, count = [plain(way) for way in ways], len(ways)
-        kind = rng.random()
+        texts = [plain(way) + mark for way, mark in zip(ways, SAID, strict=False)]
+        count, kind = len(ways), rng.random()
         if count == 1:
             if kind < 0.06:
                 return self.pick(rng, TWICE).format(b=texts[0]), True, steps * 2
             return texts[0], True, steps
         # "It" must stay what was named last, so such steps keep their order in the text.
-        pronoun = any('it' in text.split() for text in texts[1:3])
+        pronoun = any('it' in plain(way).split() for way in ways[1:3])
         if kind < 0.28 and not pronoun:
             template = self.pick(rng, PAIRS)
             text = template.format(
@@ -279,20 +293,20 @@ class Composer:
 
     def _not(
         self, rng: Random, text: str, verb_first: bool, scene: Sequence[str], steps: Sequence[str]
-    ) -> tuple[str, bool]:
-        """Add, now and then, what must not be done: of this scene or of another."""
+    ) -> tuple[str, bool, str]:
+        """Add, now and then, what must not be done, of this scene or of another; return that."""
         if rng.random() > 0.2:
-            return text, verb_first
+            return text, verb_first, ''
         here = [name for name in scene if name not in steps]
         pool = here if here and rng.random() < 0.6 else list(self.words.skills)
         name = rng.choice(pool)
         if name in steps:
-            return text, verb_first
-        way = plain(self.way(rng, self.words.skills[name]))
+            return text, verb_first, ''
+        way = plain(self.way(rng, self.words.skills[name])) + SAID[-1]
         filling = {'x': way, 'gx': gerund(way)}
         if verb_first and rng.random() < 0.45:
-            return self.pick(rng, NOTS_BEFORE).format(**filling) + text, False
-        return text + self.pick(rng, NOTS_AFTER).format(**filling), verb_first
+            return self.pick(rng, NOTS_BEFORE).format(**filling) + text, False, name
+        return text + self.pick(rng, NOTS_AFTER).format(**filling), verb_first, name
 
     def _wrap(self, rng: Random, text: str, verb_first: bool) -> str:
         if verb_first:
@@ -303,6 +317,21 @@ class Composer:
         if rng.random() < 0.06:
             text = text.replace(' the ', ' ')
         return ' '.join(text.lower().split())
+
+
+def _told(text: str, names: Sequence[str]) -> tuple[str, tuple[tuple[int, str], ...]]:
+    """Take the marks out of a text; return it, and where they stood with what they stood for.
+
+    Args:
+        text: with marks from `SAID`; the last one stands for the last name.
+        names: of skills.
+    """
+    said = []
+    while (at := next((i for i, c in enumerate(text) if c in SAID), -1)) >= 0:
+        mark = SAID.index(text[at])
+        said.append((at, names[-1 if mark == len(SAID) - 1 else mark]))
+        text = text[:at] + text[at + 1 :]
+    return text, tuple(said)
 
 
 def _marked(entry: str) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from flashrt_policies.planner_lm.training.batches import LONG, SHORT, Batch, Questions
+from flashrt_policies.planner_lm.training.batches import LONG, SHORT, Batch
+from flashrt_policies.planner_lm.training.examples import DECISIONS
 from flashrt_policies.planner_lm.training.network import Network
 
-DECISIONS = ('done', 'next', 'safe', 'stop')
 BINS = 15
 
 
@@ -70,37 +72,67 @@ def summarise(tallies: dict[str, Tally]) -> dict[str, dict[str, float]]:
 
 
 @torch.no_grad()
+def ask(
+    network: Network, batches: Iterable[Batch], device: torch.device
+) -> Iterator[tuple[str, Batch, Tensor, Tensor]]:
+    """Put every question to a network; float32, whatever it is trained in.
+
+    Yields:
+        The question, its batch, the options' logits [B, 256] and the right byte [B].
+    """
+    for batch in batches:
+        moved = batch.to(device)
+        *_, memories = network.trunk(moved.tokens, moved.lengths)
+        for kinds, asked in ((SHORT, moved.short), (LONG, moved.long)):
+            hidden = network.branches(
+                asked.tokens, asked.lengths, moved.lengths, moved.tokens.shape[1], memories
+            )
+            logits = network.answers(hidden, asked.lengths).float()
+            logits = logits.masked_fill(~asked.options, float('-inf'))
+            for column, kind in enumerate(kinds):
+                yield kind, batch, logits[:, column].cpu(), asked.answer[:, column].cpu()
+
+
 def measure(network: Network, batches: Iterable[Batch], device: torch.device) -> dict[str, Tally]:
-    """Ask a network; float32, whatever it is trained in.
+    """Ask a network.
 
     Returns:
         A tally per kind; ``cannot``: of `next` where the scene lacks what is asked.
     """
-    names = (*SHORT, *LONG, 'cannot')
-    tallies = {name: Tally() for name in names}
-    for batch in batches:
-        moved = batch.to(device)
-        _, memories = network.trunk(moved.tokens, moved.lengths)
-        for kinds, asked in ((SHORT, moved.short), (LONG, moved.long)):
-            right, sure = _ask(network, moved, asked, memories)
-            here = (asked.weight > 0).cpu()
-            for column, kind in enumerate(kinds):
-                rows = here[:, column]
-                tallies[kind].add(right[rows, column].tolist(), sure[rows, column].tolist())
-                if kind == 'next':
-                    rows = ~batch.possible
-                    tallies['cannot'].add(
-                        right[rows, column].tolist(), sure[rows, column].tolist()
-                    )
+    tallies = {name: Tally() for name in (*DECISIONS, 'cannot')}
+    for kind, batch, logits, answer in ask(network, batches, device):
+        sure, best = logits.softmax(-1).max(-1)
+        right = best == answer
+        tallies[kind].add(right.tolist(), sure.tolist())
+        if kind == 'next':
+            lacking = ~batch.possible
+            tallies['cannot'].add(right[lacking].tolist(), sure[lacking].tolist())
     return tallies
 
 
-def _ask(
-    network: Network, batch: Batch, asked: Questions, memories: list
-) -> tuple[torch.Tensor, torch.Tensor]:
-    logits = network.branches(
-        asked.tokens, asked.lengths, batch.lengths, batch.tokens.shape[1], memories
-    )
-    chances = logits.masked_fill(~asked.options, float('-inf')).softmax(-1)
-    sure, best = chances.max(-1)
-    return (best == asked.answer).cpu(), sure.cpu()
+@torch.no_grad()
+def temperature(network: Network, batches: Iterable[Batch], device: torch.device) -> float:
+    """Return by what to divide a network's logits, so that its probabilities are to be trusted.
+
+    The one that makes the right answers of held-out situations likeliest (Guo et al., arXiv
+    1706.04599, section 4.2), found by halving the interval of its logarithm.
+    """
+    logits, answers = [], []
+    for _, _, found, answer in ask(network, batches, device):
+        logits.append(found.double())
+        answers.append(answer)
+    every, right = torch.cat(logits), torch.cat(answers)
+
+    def slope(log: float) -> float:
+        """Return the loss's derivative by the inverse temperature: it grows with it."""
+        scale = math.exp(log)
+        chances = (every * scale).softmax(-1)
+        finite = every.masked_fill(every.isinf(), 0.0)
+        given = finite.gather(1, right[:, None])[:, 0]
+        return float(((chances * finite).sum(-1) - given).mean())
+
+    low, high = math.log(1 / 8), math.log(8)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return math.exp(-(low + high) / 2)

@@ -1,7 +1,7 @@
 """The hybrid language model in differentiable torch: batches of states and their questions.
 
-The same architecture that `hybrid_lm` runs, with the parameter names of its checkpoints, so
-`state_dict` is what is exported; a test holds the two to the same logits. A batch is a trunk
+The same architecture that `hybrid_lm` runs, with the parameter names of its checkpoints; a test
+holds the two to the same logits. A batch is a trunk
 (states) and branches (questions) that each go on from their trunk's end.
 """
 
@@ -249,13 +249,16 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Block(c, kind) for kind in c.layers)
         self.norm = Norm(c.hidden, c.eps)
 
-    def forward(self, tokens: Tensor, at: Place, memories: list[Memory]) -> Tensor:
-        """[N, S] -> normed hidden states [N, S, hidden]."""
+    def forward(
+        self, tokens: Tensor, at: Place, memories: list[Memory], middle: int
+    ) -> tuple[Tensor, Tensor]:
+        """[N, S] -> normed hidden states [N, S, hidden], and the stream behind `middle` layers."""
         x = self.embed_tokens(tokens)
-        for layer, memory in zip(self.layers, memories, strict=True):
+        inner = x
+        for index, (layer, memory) in enumerate(zip(self.layers, memories, strict=True)):
+            inner = x if index == middle else inner
             x = layer(x, at, memory)
-        hidden: Tensor = self.norm(x)
-        return hidden
+        return self.norm(x), inner
 
 
 class Network(nn.Module):
@@ -263,19 +266,28 @@ class Network(nn.Module):
 
     Args:
         config: its dimensions: of the Qwen3.5 kind, tied.
+        marks: classes of a head on the stream two thirds of the way up, which is not part of a
+            checkpoint: it teaches the layers below what the ones above will need.
     """
 
-    def __init__(self, config: LMConfig) -> None:
+    def __init__(self, config: LMConfig, marks: int = 0) -> None:
         super().__init__()
         self.config = config
         self.model = Stack(config)
+        self.middle = 2 * len(config.layers) // 3
+        self.mark_norm = Norm(config.hidden, config.eps)
+        self.mark_embed = nn.Embedding(marks, config.hidden)
         for name, parameter in self.named_parameters():
             if parameter.ndim >= 2 and 'conv1d' not in name:
                 nn.init.normal_(parameter, std=0.6 / math.sqrt(parameter.shape[-1]))
             if name.endswith(('o_proj.weight', 'out_proj.weight', 'down_proj.weight')):
                 parameter.data /= math.sqrt(2 * len(config.layers))
 
-    def trunk(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, list[Memory]]:
+    def exported(self) -> dict[str, Tensor]:
+        """Return the parameters that make up a checkpoint."""
+        return {k: v for k, v in self.state_dict().items() if k.startswith('model.')}
+
+    def trunk(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, list[Memory]]:
         """Read states.
 
         Args:
@@ -283,13 +295,16 @@ class Network(nn.Module):
             lengths: int64 [B].
 
         Returns:
-            The normed hidden states [B, T, hidden], and what branches need of each layer.
+            The normed hidden states [B, T, hidden], the marks' logits [B, T, marks], and what
+            branches need of each layer.
         """
         place = torch.arange(tokens.shape[1], device=tokens.device)
         real = place < lengths[:, None]
         at = Place(real, place.expand_as(tokens), None, 0)
         memories = [Memory() for _ in self.config.layers]
-        return self.model(tokens, at, memories), memories
+        hidden, inner = self.model(tokens, at, memories, self.middle)
+        marks = F.linear(self.mark_norm(inner), self.mark_embed.weight)
+        return hidden, marks, memories
 
     def branches(
         self, tokens: Tensor, lengths: Tensor, trunk: Tensor, width: int, memories: list[Memory]
@@ -304,7 +319,7 @@ class Network(nn.Module):
             memories: from `trunk`.
 
         Returns:
-            Logits [B, R, vocab] behind the last token of each question.
+            The normed hidden states [B, R, S, hidden].
         """
         trunks, count, size = tokens.shape
         place = torch.arange(size, device=tokens.device)
@@ -321,10 +336,21 @@ class Network(nn.Module):
             ),
             -1,
         )
-        x = self.model(tokens.flatten(0, 1), Place(real, position, mask, count), memories)
-        last = place == lengths.flatten()[:, None] - 1  # [B * R, S]
-        return self.head((x * last[..., None]).sum(1)).unflatten(0, (trunks, count))
+        at = Place(real, position, mask, count)
+        hidden, _ = self.model(tokens.flatten(0, 1), at, memories, self.middle)
+        return hidden.unflatten(0, (trunks, count))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits [..., vocab] of normed hidden states."""
         return F.linear(hidden, self.model.embed_tokens.weight)
+
+    def answers(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """Return logits [B, R, vocab] behind the last token of each question.
+
+        Args:
+            hidden: from `branches`.
+            lengths: int64 [B, R].
+        """
+        place = torch.arange(hidden.shape[2], device=hidden.device)
+        last = place == lengths[..., None] - 1  # [B, R, S]
+        return self.head((hidden * last[..., None]).sum(2))

@@ -1,20 +1,17 @@
-"""The recipe of a planner: every number of its training, in one checked YAML file."""
+"""The recipe of a planner: every number of its training."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import yaml
-
+from flashrt_policies import recipes
 from flashrt_policies.checkpoint import DTYPES
-from flashrt_policies.flow_vla.config import RecipeError
+from flashrt_policies.recipes import demand
+from flashrt_policies.training.loop import Loop
 
-T = TypeVar('T')
+KINDS = {'linear': 'linear_attention', 'full': 'full_attention'}
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class Sizes:
     Attributes:
         hidden: width of the residual stream.
         intermediate: width of the gated MLP.
-        pairs: layers, in pairs of Gated DeltaNet and full attention.
+        layers: what each mixes by: linear (Gated DeltaNet) or full (attention).
         heads: query heads of full attention.
         kv_heads: its key and value heads.
         head_dim: width of one of them; half of it is rotated.
@@ -33,55 +30,42 @@ class Sizes:
     """
 
     hidden: int = 192
-    intermediate: int = 448
-    pairs: int = 4
+    intermediate: int = 384
+    layers: tuple[str, ...] = ('linear', 'full', 'linear', 'full', 'linear', 'full')
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 32
     lin_heads: int = 4
     lin_dim: int = 32
 
+    def __post_init__(self) -> None:
+        sizes = (self.hidden, self.intermediate, self.kv_heads, self.head_dim, self.lin_heads)
+        demand(
+            (
+                set(self.layers) <= set(KINDS),
+                f'model.layers is {list(self.layers)}; want a list of {", ".join(KINDS)}',
+            ),
+            (min(*sizes, self.lin_dim) > 0, 'model holds a number below 1; want positive ones'),
+            (self.heads % self.kv_heads == 0, 'model.heads is no multiple of model.kv_heads'),
+        )
+
 
 @dataclass(frozen=True)
-class Loop:
-    """The loop.
+class PlannerLoop(Loop):
+    """The loop of a planner; a batch is of situations.
 
     Attributes:
-        steps: optimiser steps.
-        batch: situations per step, each with up to eight questions.
-        rate: highest learning rate.
-        warmup: steps of linear warm-up; the rate then stays, and falls to nothing at the end.
-        cooldown: last part of the run in which the rate falls, 0 to 1.
-        decay: weight decay on matrices.
-        beta1: decay of Adam's first moment (vectors and the embedding; matrices go by Muon).
-        beta2: decay of Adam's second moment.
-        clip: largest gradient norm.
-        ema: decay of the averaged weights that are exported.
         read: weight of the loss of predicting a state's own bytes.
-        side: weight of questions that are not decisions.
-        autocast: compute type of matrix work on a GPU: bfloat16 or float32.
-        measure_every: steps between measurements on held-out situations.
+        spell: weight of spelling the plan out.
+        marks: weight of the marks inside a state.
         measure: held-out situations per measurement.
-        save_every: steps between saves of the training state.
         workers: processes that make up situations; 0 = none but the trainer's own.
     """
 
-    steps: int = 2000
-    batch: int = 256
-    rate: float = 2e-3
-    warmup: int = 100
-    cooldown: float = 0.5
-    decay: float = 0.05
-    beta1: float = 0.9
-    beta2: float = 0.97
-    clip: float = 1.0
-    ema: float = 0.995
     read: float = 0.1
-    side: float = 0.5
-    autocast: str = 'bfloat16'
-    measure_every: int = 500
+    spell: float = 0.5
+    marks: float = 0.5
     measure: int = 1024
-    save_every: int = 1000
     workers: int = 0
 
 
@@ -101,7 +85,19 @@ class PlannerRecipe:
     dtype: str = 'float16'
     words: str = 'planner_words.yaml'
     model: Sizes = field(default_factory=Sizes)
-    train: Loop = field(default_factory=Loop)
+    train: PlannerLoop = field(default_factory=PlannerLoop)
+
+    def __post_init__(self) -> None:
+        demand(
+            (
+                self.dtype in DTYPES,
+                f'dtype is {self.dtype!r}; want one of {", ".join(DTYPES)}',
+            ),
+            (
+                Path(self.words).name == self.words,
+                f'words is {self.words!r}; want a file name',
+            ),
+        )
 
     def architecture(self) -> dict[str, Any]:
         """Return the checkpoint's ``config.json``, as the language model's loader reads it."""
@@ -113,8 +109,8 @@ class PlannerRecipe:
             'vocab_size': 256,
             'hidden_size': m.hidden,
             'intermediate_size': m.intermediate,
-            'num_hidden_layers': 2 * m.pairs,
-            'layer_types': ['linear_attention', 'full_attention'] * m.pairs,
+            'num_hidden_layers': len(m.layers),
+            'layer_types': [KINDS[kind] for kind in m.layers],
             'num_attention_heads': m.heads,
             'num_key_value_heads': m.kv_heads,
             'head_dim': m.head_dim,
@@ -141,16 +137,7 @@ def load(path: Path) -> PlannerRecipe:
     Raises:
         RecipeError: one line that names the file and the key and says what would be right.
     """
-    if not path.is_file():
-        raise RecipeError(
-            f'recipe {path} is missing; want a file such as config/train_planner.yaml'
-        )
-    try:
-        return parse(yaml.safe_load(path.read_text('utf-8')))
-    except yaml.YAMLError as error:
-        raise RecipeError(f'recipe {path} is not YAML: {" ".join(str(error).split())}') from None
-    except RecipeError as error:
-        raise RecipeError(f'recipe {path}: {error}') from None
+    return recipes.load(path, PlannerRecipe)
 
 
 def parse(raw: Any) -> PlannerRecipe:
@@ -159,54 +146,4 @@ def parse(raw: Any) -> PlannerRecipe:
     Raises:
         RecipeError: a key is unknown, or a value has the wrong type or range.
     """
-    values = dict(_mapping('the file', raw))
-    parts: dict[str, Any] = {
-        'model': _fill(Sizes, 'model', _mapping('model', values.pop('model', {}))),
-        'train': _fill(Loop, 'train', _mapping('train', values.pop('train', {}))),
-    }
-    recipe = dataclasses.replace(_fill(PlannerRecipe, '', values), **parts)
-    train, model = recipe.train, recipe.model
-    for good, text in (
-        (recipe.dtype in DTYPES, f'dtype is {recipe.dtype!r}; want one of {", ".join(DTYPES)}'),
-        (Path(recipe.words).name == recipe.words, f'words is {recipe.words!r}; want a file name'),
-        (model.heads % model.kv_heads == 0, 'model.heads is no multiple of model.kv_heads'),
-        (min(dataclasses.astuple(model)) > 0, 'model holds a number below 1; want positive ones'),
-        (train.steps > 0 and train.batch > 0, 'train.steps and train.batch must be positive'),
-        (0 <= train.ema < 1, f'train.ema is {train.ema}; want a number from 0 to below 1'),
-        (0 < train.cooldown <= 1, f'train.cooldown is {train.cooldown}; want above 0, at most 1'),
-        (
-            train.autocast in ('bfloat16', 'float32'),
-            f'train.autocast is {train.autocast!r}; want bfloat16 or float32',
-        ),
-    ):
-        if not good:
-            raise RecipeError(text)
-    return recipe
-
-
-def plain(recipe: PlannerRecipe) -> Any:
-    """Return a recipe as what JSON makes of it."""
-    return json.loads(json.dumps(dataclasses.asdict(recipe)))
-
-
-def _mapping(key: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise RecipeError(f'{key} holds {value!r}; want a mapping')
-    return value
-
-
-def _fill(kind: type[T], prefix: str, raw: Mapping[str, Any]) -> T:
-    """Build a dataclass of numbers and strings from a mapping, strictly."""
-    known = {entry.name: entry for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        where = f'{prefix}.{key}' if prefix else str(key)
-        if key not in known:
-            raise RecipeError(f'{where} is unknown; want one of {", ".join(known)}')
-        want = type(known[key].default)
-        if want is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not want:
-            raise RecipeError(f'{where} is {value!r}; want a {want.__name__}')
-        values[key] = value
-    return kind(**values)
+    return recipes.fill(PlannerRecipe, raw)

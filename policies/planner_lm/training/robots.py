@@ -34,6 +34,8 @@ class Facts:
         missed: control ticks missed since the last decision.
         held: why it holds; empty = it does not.
         note: what people say.
+        hold: what holding means: '', 'fault' or 'stop'.
+        kind: what the note means: 'calm', 'warning' or 'stop'.
         safe: it may go on to the next subgoal.
         stop: it must stop at once.
     """
@@ -44,8 +46,13 @@ class Facts:
     missed: int
     held: str
     note: str
+    hold: str
+    kind: str
     safe: bool
     stop: bool
+
+
+NOTHING = Facts((), 1.0, 0, 0, '', '', '', 'calm', safe=True, stop=False)  # before a start
 
 
 def draw(rng: Random, words: Words, held_out: bool) -> Facts:
@@ -65,7 +72,8 @@ def draw(rng: Random, words: Words, held_out: bool) -> Facts:
     warned = bool(note) and kind != 'calm'
     bad = (age >= rules.STALE_MS, missed >= rules.MISSED, outside, fault, warned, stop)
     grip = round(rng.random(), 2)
-    return Facts(hand, grip, age, missed, held, note, not any(bad), stop)
+    hold = 'stop' if held.startswith(rules.EMERGENCY) else 'fault' if fault else ''
+    return Facts(hand, grip, age, missed, held, note, hold, kind, not any(bad), stop)
 
 
 def _note(rng: Random, words: Words, kind: str, held_out: bool) -> str:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flashrt_policies.planner_lm.training import words as vocabulary
+from flashrt_policies.planner_lm.training.batches import Batch, Batches, stream
 from flashrt_policies.planner_lm.training.examples import Examples
-from flashrt_policies.planner_lm.training.loop import PlannerTrainer
+from flashrt_policies.planner_lm.training.measure import measure, summarise, temperature
 from flashrt_policies.planner_lm.training.network import Network
-from flashrt_policies.planner_lm.training.recipe import PlannerRecipe, plain
+from flashrt_policies.planner_lm.training.recipe import PlannerRecipe
+from flashrt_policies.planner_lm.training.task import PlannerTask, fresh
+from flashrt_policies.recipes import plain
 from flashrt_policies.training.report import write_history
 from flashrt_policies.training.run import device_name, exact
+from flashrt_policies.training.trainer import Trainer
+
+CALIBRATION = 2048  # held-out situations that the temperature is found on
+_CALIBRATING, _CHECKING = 101, 1  # seeds of situations; `flashrt decide --check` has the second
 
 
 def train(
@@ -28,8 +36,10 @@ def train(
     resume: bool = False,
     until: int | None = None,
     tell: Callable[[str], None] | None = None,
+    seconds: float | None = None,
+    check: int = 0,
 ) -> dict[str, Any]:
-    """Train, export, and write the history and its picture.
+    """Train, calibrate, export, and write the history and its picture.
 
     Args:
         recipe: every number of the run.
@@ -37,23 +47,27 @@ def train(
         out: gets ``checkpoint/``, ``history.json``, ``training.png``, ``state.safetensors``.
         device: torch device to train on.
         resume: continue from ``state.safetensors``.
-        until: stop after this step (no export before the recipe's end).
+        until: stop after this step (no export before the end).
         tell: called with each line for people.
+        seconds: make the run as long as fits this time, whatever the recipe's steps.
+        check: held-out situations on which the exported weights are measured; 0 = none.
 
     Returns:
         The history that was written.
     """
     exact(torch.device(device))
+    place = torch.device(device)
     known = vocabulary.load(words)
     trained, held_out = Examples(known, recipe.seed), Examples(known, recipe.seed, held_out=True)
-    trainer = PlannerTrainer(recipe, trained, held_out, out, torch.device(device), tell)
+    task = PlannerTask(recipe, trained, held_out, place)
+    trainer = Trainer(task, recipe.train, plain(recipe), out, place, tell)
     if resume:
         trainer.resume()
-    trainer.run(until)
+    trainer.run(until, seconds)
     history = {
         'recipe': plain(recipe),
         'words': known.digest,
-        'parameters': sum(parameter.numel() for parameter in trainer.network.parameters()),
+        'parameters': sum(tensor.numel() for tensor in task.network.exported().values()),
         'device': device_name(device),
         'torch': torch.__version__,
         'skills': len(known.skills),
@@ -63,20 +77,48 @@ def train(
         'situations': trainer.done * recipe.train.batch,
         'seconds': round(trainer.seconds, 1),
         'losses': trainer.losses,
-        'measures': trainer.measures,
+        'validations': trainer.validations,
     }
+    if trainer.done == trainer.steps:
+        average = trainer.average
+        assert isinstance(average, Network)
+        some = _held_out(known, _CALIBRATING, recipe, min(CALIBRATION, recipe.train.measure))
+        history['temperature'] = calibrate(average, some, place)
+        export(out / 'checkpoint', average, recipe)
+        if check:
+            rounded = reopened(out / 'checkpoint', recipe).to(place)
+            found = measure(rounded, _held_out(known, _CHECKING, recipe, check), place)
+            history['check'] = summarise(found)
     write_history(out / 'history.json', history)
-    draw(out / 'training.png', trainer.losses, trainer.measures)
-    if trainer.done == recipe.train.steps:
-        export(out / 'checkpoint', trainer.average, recipe)
+    draw(out / 'training.png', trainer.losses, trainer.validations)
     return history
+
+
+def calibrate(network: Network, batches: Iterable[Batch], device: torch.device) -> float:
+    """Divide a network's logits by the temperature that suits; return it.
+
+    It becomes part of the weights: the last norm's scale, which is what the logits are linear in.
+    """
+    found = temperature(network, batches, device)
+    scale = network.model.norm.weight  # stored around zero
+    with torch.no_grad():
+        scale.copy_((1 + scale) / found - 1)
+    return found
+
+
+def _held_out(
+    words: vocabulary.Words, seed: int, recipe: PlannerRecipe, count: int
+) -> Iterator[Batch]:
+    size = min(recipe.train.batch, 128)
+    batches = Batches(Examples(words, seed, held_out=True), size)
+    return islice(stream(batches, 0, recipe.train.workers), -(-count // size))
 
 
 def export(folder: Path, network: Network, recipe: PlannerRecipe) -> None:
     """Write a checkpoint for `hybrid_lm`: matrices in the recipe's type, the rest float32."""
     kind = getattr(torch, recipe.dtype)
     tensors: dict[str, Tensor] = {}
-    for name, tensor in network.state_dict().items():
+    for name, tensor in network.exported().items():
         wide = tensor.detach().cpu().float()
         tensors[name] = (wide.to(kind) if wide.ndim > 1 else wide).contiguous()
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +128,15 @@ def export(folder: Path, network: Network, recipe: PlannerRecipe) -> None:
     (folder / 'config.json').write_text(config + '\n', 'utf-8')
 
 
-def draw(path: Path, losses: list[dict[str, float]], measures: list[dict[str, Any]]) -> None:
+def reopened(folder: Path, recipe: PlannerRecipe) -> Network:
+    """Return the network of an exported checkpoint, rounded as it is there."""
+    network = fresh(recipe)
+    stored = load_file(folder / 'model.safetensors')
+    network.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
+    return network.eval().requires_grad_(False)
+
+
+def draw(path: Path, losses: list[dict[str, float]], validations: list[dict[str, Any]]) -> None:
     """Draw the loss, and the share of wrong answers on held-out situations, into a PNG."""
     try:
         import matplotlib
@@ -101,7 +151,7 @@ def draw(path: Path, losses: list[dict[str, float]], measures: list[dict[str, An
     names = {'next': 'what comes next', 'cannot': 'what the scene lacks', 'done': 'is it done',
              'safe': 'is it safe', 'stop': 'must it stop'}  # fmt: skip
     for name, label in names.items():
-        points = [(m['step'], max(1 - m[name]['right'], 1e-4)) for m in measures if name in m]
+        points = [(m['step'], max(1 - m[name]['right'], 1e-4)) for m in validations if name in m]
         if points:
             right.semilogy(*zip(*points, strict=True), marker='o', label=label)
     right.set(xlabel='optimiser step', ylabel='share of wrong answers')

@@ -18,6 +18,7 @@ import yaml
 
 from flashrt_ros.errors import FlashrtError
 
+SAID = ''.join(map(chr, range(0xE000, 0xE010)))  # mark where a way ends while text is made up
 _CHOICE = re.compile(r'\(([^()]*)\)')
 _IRREGULAR = {
     'hit': ('hitting', 'hit'), 'shut': ('shutting', 'shut'), 'get': ('getting', 'got'),
@@ -142,7 +143,7 @@ def readings(pattern: str) -> list[str]:
     """Return every reading of a pattern with its choices, innermost first."""
     match = _CHOICE.search(pattern)
     if match is None:
-        return [' '.join(pattern.split())]
+        return [' '.join(pattern.split()).replace(' }', '}')]
     parts = match[1].split('|')
     texts = (pattern[: match.start()] + part + pattern[match.end() :] for part in parts)
     return list(dict.fromkeys(itertools.chain.from_iterable(map(readings, texts))))
@@ -194,8 +195,9 @@ _VERBS = frozenset(
 )
 
 
-def _form(verb: str, form: int) -> str:
+def _form(word: str, form: int) -> str:
+    verb = word.rstrip(SAID)
     if verb in _IRREGULAR:
-        return _IRREGULAR[verb][form]
+        return _IRREGULAR[verb][form] + word[len(verb) :]
     stem = verb[:-1] if verb.endswith('e') and not verb.endswith('ee') else verb
-    return stem + ('ing', 'ed')[form]
+    return stem + ('ing', 'ed')[form] + word[len(verb) :]
