@@ -39,5 +39,5 @@ def settled(model: FlowVLA, indicator: int) -> FlowVLA:
     rows, plain.expert.advantage = plain.expert.advantage, None
     if rows is not None and indicator != UNSAID:
         with torch.no_grad():
-            plain.expert.summary.bias += rows[indicator - 1]
+            plain.expert.summary.bias.add_(rows[indicator - 1])
     return plain
