@@ -37,7 +37,7 @@ class Search:
     """
 
     branches: int = 4
-    every: int = 32
+    every: int = 16
     budget: int = 0
     judge: str = 'reward'
 

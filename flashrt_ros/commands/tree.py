@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('--env', metavar='NAME', help='an environment, instead of --tasks')
     parser.add_argument('--subgoal', metavar='TEXT', help='of --env; all if left out')
     parser.add_argument('--branches', type=int, default=4, help='at each boundary')
-    parser.add_argument('--every', type=int, default=32, help='ticks between two boundaries')
+    parser.add_argument('--every', type=int, default=16, help='ticks between two boundaries')
     parser.add_argument(
         '--budget', type=int, default=0, help='simulator steps of a tree; 0: branches x limit'
     )
