@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from harness import HERE, toy_environment
+from harness import HERE, LONG, looked_for, toy_environment
 from sensor_msgs.msg import Image
 
 from flashrt_interfaces.msg import ControlCommand, EpisodeState, RobotState, Subgoal
@@ -20,6 +21,7 @@ from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.runner import System, free_domain
 from flashrt_ros.nodes.system import Process
 
+FASTEST_S = 0.01  # from one tick of the robot to the next
 PIXELS = np.full((8, 8, 3), 7, np.uint8)
 CAMERAS = ('front', 'wrist')
 
@@ -50,23 +52,19 @@ class BrainStand:
         self.sent.append(msg)
         self.operator.changed.notify()
 
-    def poll(self, holds: Callable[[], bool], times: int = 400) -> bool:
+    def poll(self, holds: Callable[[], bool]) -> bool:
         """Wait for what no message tells of."""
-        for _ in range(times):
-            if holds():
-                return True
-            self.operator.until(lambda: False, 0.05)
-        return False
+        return looked_for(self.operator, holds)
 
-    def begin(self) -> None:
+    def begin(self, valid_ticks: int = 0) -> None:
         """Play the supervisor: begin an episode and post a subgoal."""
-        self.lifecycle.bring_up(['brain'])
+        self.lifecycle.bring_up(['brain'], LONG)
         for topic in (self.states, self.episodes, self.subgoals, *self.images.values()):
             assert self.poll(lambda t=topic: t.get_subscription_count() > 0), topic.topic_name
         self.operator.peers.call(names.BRAIN_BEGIN, BeginEpisode.Request(episode=1, epoch=1))
-        self.subgoals.publish(
-            Subgoal(episode=1, epoch=1, tick=-1, text='open the drawer', status='posted')
-        )
+        subgoal = Subgoal(episode=1, epoch=1, tick=-1, text='open the drawer', status='posted')
+        subgoal.valid_ticks = valid_ticks
+        self.subgoals.publish(subgoal)
         self.episodes.publish(EpisodeState(episode=1, epoch=1, state='running'))
 
     def stamp(self) -> Time:
@@ -88,22 +86,26 @@ class BrainStand:
 
     def answered(self, **how: Any) -> ControlCommand | None:
         """Show a tick and return its command; None while the brain is paused."""
-        self.show(**how)
         seen = len(self.sent)
+        self.show(**how)
         tick = self.tick
 
-        def there() -> bool:
-            return any(m.tick in (tick, -1) for m in self.sent[max(0, seen - 1) :])
+        def answer() -> list[ControlCommand]:
+            return [m for m in self.sent[seen:] if m.tick in (tick, -1)]
 
-        self.operator.until(there, 1.0)
-        return next((m for m in reversed(self.sent) if m.tick == tick), None)
+        assert self.operator.until(lambda: bool(answer()), LONG), f'no answer to tick {tick}'
+        return next((m for m in answer() if m.tick == tick), None)
 
     def until(self, good: Callable[[ControlCommand], bool], **how: Any) -> ControlCommand | None:
-        """Show ticks until a command is as wanted."""
-        for _ in range(150):
-            command = self.answered(**how)
-            if command is not None and good(command):
-                return command
+        """Show ticks until a command is as wanted; more and more slowly, if that takes long."""
+        period, end = FASTEST_S, time.monotonic() + LONG
+        while time.monotonic() < end:
+            for _ in range(50):
+                command = self.answered(**how)
+                if command is not None and good(command):
+                    return command
+                self.operator.until(lambda: False, period)
+            period *= 2
         return None
 
     def moves(self, **how: Any) -> bool:
@@ -124,9 +126,10 @@ def brain_stand(cameras: dict[str, str] | None = None, **params: Any) -> Iterato
     """Run a policy node with ``params``, not configured yet."""
     domain = free_domain()
     process = Process('brain', str(HERE / 'toy_policy_node.py'), ('policy.yaml',))
+    own = {'max_age_s': 60.0, **params}  # a busy machine must not trip it
     with (
         toy_environment(),
-        Operator(domain) as operator,
-        System([process], {'brain': params}, domain) as system,
+        Operator(domain, patience=LONG) as operator,
+        System([process], {'brain': own}, domain) as system,
     ):
         yield BrainStand(system, operator, cameras or {})

@@ -125,6 +125,27 @@ def moves(operator: Operator, epoch: int = 0) -> bool:
     )
 
 
+def moves_again(operator: Operator) -> bool:
+    """Reset until the robot moves; what was wrong may go on being seen for a moment."""
+    for _ in range(20):
+        epoch = operator.reset().epoch
+
+        def over(epoch: int = epoch) -> bool:
+            now = operator.episode
+            fault = now is not None and now.epoch > epoch and now.state == 'fault'
+            return fault or moved(operator, epoch)
+
+        assert operator.until(over, LONG)
+        if moved(operator, epoch):
+            return True
+    return False
+
+
+def moved(operator: Operator, epoch: int) -> bool:
+    """Whether an action of ``epoch`` has gone through the gate."""
+    return any(m.epoch == epoch and not m.held for _, m in operator.record.sent)
+
+
 def says(system: System, operator: Operator, node: str, words: str) -> bool:
     """Wait until ``node`` has logged ``words``."""
     return looked_for(operator, lambda: any(words in line for line in system.lines(node)))

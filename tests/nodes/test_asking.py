@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import HERE, INSTRUCTION, toy_system
+from harness import HERE, INSTRUCTION, LONG, ended, looked_for, toy_system
 from std_msgs.msg import String
 
 from flashrt_interfaces.msg import Question
@@ -26,16 +26,10 @@ def running() -> Iterator[Operator]:
         yield operator
 
 
-def ended(operator: Operator, number: int) -> bool:
-    """Whether episode ``number`` is over."""
-    now = operator.episode
-    return now is not None and now.episode == number and now.state in ('idle', 'fault')
-
-
 def test_both_subgoals_are_reached_and_handed_over(running: Operator) -> None:
     """The second subgoal's chunks carry its generation; it was decided at a tick that is due."""
     start = running.start(INSTRUCTION, seed=3)
-    assert running.until(lambda: ended(running, start.episode), 60.0)
+    assert ended(running, start.episode)
     mine = [m for _, m in running.record.subgoals if m.epoch == start.epoch]
     posted = [(m.text, m.tick) for m in mine if m.status == 'posted']
     assert [text for text, _ in posted] == ['open the drawer', 'close the drawer']
@@ -58,10 +52,10 @@ def test_what_cannot_be_done_is_one_line(running: Operator) -> None:
 def test_a_note_stops_the_robot(running: Operator) -> None:
     """What people say reaches the planner; a sure stop ends the episode as failed."""
     out = running.node.create_publisher(String, names.NOTE, 10)
-    assert running.until(lambda: out.get_subscription_count() > 0, 10.0)
+    assert looked_for(running, lambda: out.get_subscription_count() > 0)
     out.publish(String(data='stop now'))
     start = running.start(INSTRUCTION, seed=3)
-    assert running.until(lambda: ended(running, start.episode), 60.0)
+    assert ended(running, start.episode)
     assert running.episode is not None
     assert running.episode.outcome == 'failed'
     out.publish(String(data=''))
@@ -70,9 +64,9 @@ def test_a_note_stops_the_robot(running: Operator) -> None:
 def test_rules_answer_no_questions(running: Operator) -> None:
     """The service says in one line why it has no answer."""
     client = running.node.create_client(Decide, names.DECIDE)
-    assert client.wait_for_service(10.0)
+    assert client.wait_for_service(LONG)
     future = client.call_async(Decide.Request(state='hot', questions=[Question(kind='yes_no')]))
-    assert running.until(future.done, 10.0)
+    assert looked_for(running, future.done)
     answer = future.result()
     assert not answer.success
     assert 'answers no questions' in answer.message
@@ -93,18 +87,18 @@ def test_a_model_answers_over_ros(apart: bool, tmp_path: Path) -> None:
         mine = {'planner': {'planner': str(folder), 'skills': skills}}
     with toy_system(mine, planner_apart=apart) as (_, operator, _):
         client = operator.node.create_client(Decide, names.DECIDE)
-        assert client.wait_for_service(10.0)
+        assert client.wait_for_service(LONG)
         asked = [
             Question(kind=Question.KIND_YES_NO, text='Is it done?'),
             Question(kind=Question.KIND_CHOICE, text='Which?', options=['left', 'right']),
             Question(kind=Question.KIND_SCORE, text='How hot?', options=['0', '1', '2']),
         ]
         future = client.call_async(Decide.Request(state='task: none', questions=asked))
-        assert operator.until(future.done, 20.0)
+        assert looked_for(operator, future.done)
         served = future.result()
         assert served.success, served.message
         future = client.call_async(Decide.Request())
-        assert operator.until(future.done, 20.0)
+        assert looked_for(operator, future.done)
         assert 'no situation yet' in future.result().message
     levels = ('0', '1', '2')
     questions = [

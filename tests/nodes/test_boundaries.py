@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from harness import INSTRUCTION, toy_system
+from harness import INSTRUCTION, LONG, becomes, looked_for, moves, state_of, toy_system
 
 from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.peers import PeerRefused
@@ -23,11 +23,6 @@ def running() -> Iterator[Running]:
         yield system, operator
 
 
-def state(operator: Operator) -> str:
-    """Return the newest state of the episode."""
-    return operator.episode.state if operator.episode is not None else ''
-
-
 def names_of(operator: Operator) -> list[str]:
     """Return the names of the capsules, oldest first."""
     return [c.name for c in operator.capsules()]
@@ -35,11 +30,7 @@ def names_of(operator: Operator) -> list[str]:
 
 def listed(operator: Operator, name: str) -> bool:
     """Wait until a capsule has been frozen under ``name``."""
-    for _ in range(200):
-        if name in names_of(operator):
-            return True
-        operator.until(lambda: False, 0.05)
-    return False
+    return looked_for(operator, lambda: name in names_of(operator))
 
 
 def test_nothing_to_go_back_to(running: Running) -> None:
@@ -56,7 +47,7 @@ def test_a_boundary_at_the_start_and_at_each_subgoal(running: Running) -> None:
     """The episode's start and the second subgoal are frozen without anybody asking."""
     _, operator = running
     operator.start(INSTRUCTION, seed=3)
-    assert operator.until(lambda: operator.generation() == 2, 20.0)
+    assert operator.until(lambda: operator.generation() == 2, LONG)
     assert listed(operator, 'subgoal-2')
     (second,) = operator.capsules('subgoal-')
     assert (second.subgoal, second.robot) == ('close the drawer', True)
@@ -76,48 +67,48 @@ def test_a_capsule_under_a_name_of_ones_own(running: Running) -> None:
             operator.snapshot(name)
     operator.interrupt()
     epoch = operator.resume(digest[:12]).epoch
-    assert operator.until(lambda: _moves(operator, epoch), 10.0)
-    assert state(operator) in ('running', 'recovering')
-
-
-def _moves(operator: Operator, epoch: int) -> bool:
-    return any(m.epoch == epoch and not m.held for _, m in operator.record.sent)
+    assert moves(operator, epoch)
+    assert becomes(operator, 'running')
 
 
 def test_rollback_by_boundaries(running: Running) -> None:
     """One back is the second subgoal, two back the start; brain and world go back, and on."""
     _, operator = running
+    assert operator.state is not None
+    assert operator.until(operator.ticked(operator.state.tick + 5), LONG)
+    before = operator.state.tick
     one = operator.rollback(1)
     assert one.boundary == 'subgoal-2'
-    assert operator.until(lambda: _tick_of(operator, one.epoch) >= 0, 10.0)
-    assert 24 <= _tick_of(operator, one.epoch) < 48
+    assert moves(operator, one.epoch)
+    assert 24 <= _first_tick(operator, one.epoch) < before
     two = operator.rollback(2)
     assert two.boundary == 'episode-start'
     assert two.epoch > one.epoch
-    assert operator.until(lambda: _tick_of(operator, two.epoch) >= 0, 10.0)
-    assert _tick_of(operator, two.epoch) < 24
-    assert operator.until(lambda: operator.generation() == 1, 10.0)
+    assert moves(operator, two.epoch)
+    assert _first_tick(operator, two.epoch) == 0
+    assert operator.until(lambda: operator.generation() == 1, LONG)
     with pytest.raises(PeerRefused, match='by 2 boundaries; this episode has 1: episode-start'):
         operator.rollback(2)
     with pytest.raises(PeerRefused, match='cannot go back by 0 boundaries'):
         operator.rollback(0)
-    assert state(operator) in ('running', 'recovering')
+    assert becomes(operator, 'running')
 
 
-def _tick_of(operator: Operator, epoch: int) -> int:
-    """Return the tick of the first action sent in ``epoch``; -1 while there is none."""
-    return next((m.tick for _, m in operator.record.sent if m.epoch == epoch and not m.held), -1)
+def _first_tick(operator: Operator, epoch: int) -> int:
+    """Return the tick at which the robot went on in ``epoch``."""
+    return next(m.tick for _, m in operator.record.states if m.epoch == epoch)
 
 
 def test_resume_at_the_start(running: Running) -> None:
     """Warm re-entry to the episode's start by its name: the brain is back, the robot is not."""
     _, operator = running
     operator.interrupt()
-    tick = operator.state.tick if operator.state is not None else 0
+    assert operator.state is not None
+    tick = operator.state.tick
     epoch = operator.resume('episode-start').epoch
-    assert _moves(operator, epoch)
-    assert operator.until(lambda: operator.generation() == 1, 10.0)
-    assert _tick_of(operator, epoch) > tick
+    assert moves(operator, epoch)
+    assert operator.until(lambda: operator.generation() == 1, LONG)
+    assert _first_tick(operator, epoch) >= tick
 
 
 def test_every_line_has_episode_and_epoch(running: Running) -> None:
@@ -137,7 +128,7 @@ def test_rollback_while_interrupted(running: Running) -> None:
     operator.interrupt()
     answer = operator.rollback(1)
     assert answer.boundary == 'episode-start'
-    assert _moves(operator, answer.epoch)
+    assert moves(operator, answer.epoch)
 
 
 def test_a_goal_is_refused_while_another_episode_runs(running: Running) -> None:
@@ -153,16 +144,18 @@ def test_a_goal_runs_and_its_cancel_is_a_hard_interrupt(running: Running) -> Non
     _, operator = running
     operator.interrupt()
     goal = operator.rollout(INSTRUCTION, seed=5)
-    assert operator.until(lambda: any(f.tick > 2 for f in goal.feedback), 20.0)
+    assert operator.until(lambda: any(f.tick > 2 for f in goal.feedback), LONG)
     goal.cancel()
-    result = goal.result(10.0)
+    result = goal.result(LONG)
     assert not result.success
     assert result.outcome == 'interrupted'
     assert 'the robot holds' in result.reason
-    assert state(operator) == 'interrupted'
-    seen = len(operator.record.sent)
-    assert operator.until(lambda: len(operator.record.sent) > seen + 3, 10.0)
-    assert all(m.held for _, m in operator.record.sent[seen:])
+    assert becomes(operator, 'interrupted')
+    assert operator.episode is not None
+    epoch = operator.episode.epoch
+    seen = len(operator.record.states)
+    assert operator.until(lambda: len(operator.record.states) > seen + 3, LONG)
+    assert all(m.held for _, m in operator.record.sent if m.epoch == epoch)
     operator.resume()
     goal.close()
 
@@ -171,14 +164,14 @@ def test_a_goal_to_its_end() -> None:
     """Every subgoal reached: success, with figures; the feedback's progress never falls."""
     with toy_system() as (_, operator, _):
         goal = operator.rollout(INSTRUCTION, seed=3)
-        result = goal.result(40.0)
+        result = goal.result(LONG)
         assert result.success, result.reason
         assert (result.outcome, result.subgoals_done, result.episode) == ('done', 2, 1)
         assert result.ticks >= 48
         progress = [f.progress for f in goal.feedback]
         assert progress == sorted(progress)
         assert {f.subgoal for f in goal.feedback} == {'open the drawer', 'close the drawer'}
-        refused = operator.rollout('make coffee').result(10.0)
+        refused = operator.rollout('make coffee').result(LONG)
         assert (refused.success, refused.outcome) == (False, 'fault')
         assert '"make coffee" is no subgoal of this policy' in refused.reason
 
@@ -196,7 +189,7 @@ def test_a_failed_subgoal_is_tried_again_and_no_oftener(apart: bool) -> None:
     with toy_system(overrides, planner_apart=apart) as (system, operator, _):
         operator.start(INSTRUCTION, seed=3)
         assert operator.until(
-            lambda: state(operator) == 'idle' and len(_failed(operator)) == 3, 40
+            lambda: state_of(operator) == 'idle' and len(_failed(operator)) == 3, LONG
         )
         assert operator.episode is not None
         assert operator.episode.outcome == 'failed'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import INSTRUCTION, toy_system
+from harness import INSTRUCTION, LONG, looked_for, moves, toy_system
 from lifecycle_msgs.msg import Transition
 
 pytestmark = pytest.mark.xdist_group('ros')
@@ -16,27 +16,23 @@ def test_down_and_up_again(tmp_path: Path) -> None:
     folder = {'recorder': {'folder': str(tmp_path)}}
     with toy_system(folder, recorder=True) as (system, operator, lifecycle):
         operator.start(INSTRUCTION, seed=3)
-        assert operator.until(operator.ticked(5), 20.0)
+        assert operator.until(operator.ticked(5), LONG)
         nodes = [p.node for p in system.processes]
         for node in reversed(nodes):
-            lifecycle.change(node, Transition.TRANSITION_DEACTIVATE, 20.0)
-            lifecycle.change(node, Transition.TRANSITION_CLEANUP, 20.0)
+            lifecycle.change(node, Transition.TRANSITION_DEACTIVATE, LONG)
+            lifecycle.change(node, Transition.TRANSITION_CLEANUP, LONG)
             assert lifecycle.state(node) == 'unconfigured'
-        lifecycle.bring_up(nodes)
+        lifecycle.bring_up(nodes, LONG)
         node = operator.node
-        assert operator.until(lambda: operator.episode is not None, 20.0)
+
+        def readers() -> list[str]:
+            found = node.get_subscriptions_info_by_topic('/robot/images/front')
+            return sorted(p.node_name for p in found)
+
         for topic in ('/brain/command', '/gate/command', '/robot/state'):
-            assert node.count_publishers(topic) == 1
-        readers = [
-            p.node_name for p in node.get_subscriptions_info_by_topic('/robot/images/front')
-        ]
-        assert sorted(readers) == ['brain', 'recorder']
+            assert looked_for(operator, lambda t=topic: node.count_publishers(t) == 1)
+        assert looked_for(operator, lambda: readers() == ['brain', 'recorder'])
         start = operator.start(INSTRUCTION, seed=3)
-        assert operator.until(
-            lambda: any(
-                m.epoch == start.epoch and not m.held for _, m in operator.record.sent[-20:]
-            ),
-            30.0,
-        )
+        assert moves(operator, start.epoch)
         chunks = [m.tick for _, m in operator.record.chunks if m.epoch == start.epoch]
         assert len(chunks) == len(set(chunks))

@@ -10,6 +10,7 @@ import brain_stand
 import numpy as np
 import pytest
 from brain_stand import BrainStand
+from harness import LONG
 
 from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.runner import System, free_domain
@@ -26,10 +27,13 @@ def stand(family: str, **params: object) -> Iterator[BrainStand]:
     process = Process('brain', 'policy_node', ('policy.yaml', f'policy_{family}.yaml'))
     own = {
         'policy': str(FOLDERS / family), 'device': 'cpu', 'execute': 4, 'delay': 2,
-        'max_age_s': 5.0, **params,
+        'max_age_s': 60.0, **params,
     }  # fmt: skip
     domain = free_domain()
-    with Operator(domain) as operator, System([process], {'brain': own}, domain) as system:
+    with (
+        Operator(domain, patience=LONG) as operator,
+        System([process], {'brain': own}, domain) as system,
+    ):
         yield BrainStand(system, operator, {})
 
 
