@@ -84,7 +84,7 @@ def run(device: str, count: int, seed: int = 0) -> Handoffs:
             found.posted += 1
             wanted = begun + 1 + rng.randrange(3)
             with replayed:
-                if not replayed.wait_for(partial(enough, wanted), 10.0):
+                if not replayed.wait_for(partial(enough, wanted), 60.0):
                     break  # the replays have ended; what is due counts as lost
             for _ in range(rng.randrange(2000)):  # any phase of the replay that is under way
                 pass

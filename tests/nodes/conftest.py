@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
 from flashrt_ros.commands.demo import prepare
 
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
 prepare()
 os.environ.setdefault('RCUTILS_COLORIZED_OUTPUT', '0')
 

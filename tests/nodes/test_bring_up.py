@@ -33,7 +33,7 @@ def test_unknown_world_and_missing_weights() -> None:
         for node in ('sim', 'brain'):
             with pytest.raises(LifecycleError, match=f'{node} could not configure'):
                 lifecycle.bring_up([node], timeout=LONG)
-            assert lifecycle.state(node) == 'unconfigured'
+            assert lifecycle.state(node, LONG) == 'unconfigured'
         words = system.last_words()
     assert "environment 'flashrt/Drawr-v0' cannot be made" in words
     assert "'/no/such/weights' is no checkpoint folder" in words

@@ -21,7 +21,7 @@ def test_down_and_up_again(tmp_path: Path) -> None:
         for node in reversed(nodes):
             lifecycle.change(node, Transition.TRANSITION_DEACTIVATE, LONG)
             lifecycle.change(node, Transition.TRANSITION_CLEANUP, LONG)
-            assert lifecycle.state(node) == 'unconfigured'
+            assert lifecycle.state(node, LONG) == 'unconfigured'
         lifecycle.bring_up(nodes, LONG)
         node = operator.node
 

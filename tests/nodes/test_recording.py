@@ -165,7 +165,6 @@ def test_the_page_has_everything(file: Path, tmp_path: Path) -> None:
     assert s['reentry_ms'] is not None
 
 
-@pytest.mark.timeout(700)
 @pytest.mark.skipif(shutil.which('chromium') is None, reason='no chromium on this machine')
 def test_the_page_in_a_browser(file: Path, tmp_path: Path) -> None:
     """A real browser draws it: the picture of the page is not blank."""

@@ -37,7 +37,6 @@ def stand(family: str, **params: object) -> Iterator[BrainStand]:
         yield BrainStand(system, operator, {})
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize('family', ['smolvla', 'pi0', 'pi05'])
 def test_the_node_acts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Configured by its ready file, shown images and states, it commands within its limits."""
@@ -50,7 +49,6 @@ def test_the_node_acts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert shown.lines('ready in')
 
 
-@pytest.mark.timeout(180)
 def test_a_folder_that_cannot_act_does_not_configure(tmp_path: Path) -> None:
     """Statistics missing: the node says which, and stays where it is."""
     import shutil
