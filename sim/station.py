@@ -60,14 +60,17 @@ class Station:
     Args:
         deployment: policy and timing.
         outputs: what is written.
+        store: folder for capsules, where episodes come from elsewhere.
     """
 
-    def __init__(self, deployment: Deployment, outputs: Outputs) -> None:
+    def __init__(
+        self, deployment: Deployment, outputs: Outputs, store: Path | None = None
+    ) -> None:
         import torch
 
         # The number of threads may change the last bit of a sum: always one, whatever the workers.
         torch.set_num_threads(1)
-        self.deployment, self.outputs = deployment, outputs
+        self.deployment, self.outputs, self._store = deployment, outputs, store
         self._live: LiveEpisode | None = None
         self._scenes: dict[str, SceneEnv] = {}
 
@@ -79,7 +82,9 @@ class Station:
         """
         if self._live is None:
             chosen = dataclasses.asdict(self.deployment)
-            self._live = LiveEpisode.open(environment, chosen.pop('policy'), **chosen)
+            self._live = LiveEpisode.open(
+                environment, chosen.pop('policy'), store=self._store, **chosen
+            )
             self._scenes[environment] = self._live.scene
         if environment not in self._scenes:
             if len(self._scenes) == _KEPT:

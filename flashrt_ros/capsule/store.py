@@ -241,6 +241,34 @@ class DiskStore:
         finally:
             os.close(descriptor)
 
+    def parcel(self, name: str) -> dict[str, bytes]:
+        """A capsule's file and the segments that it names, for another store: file to bytes.
+
+        Raises:
+            StoreError: a file is not what its name says.
+        """
+        self.verify(name)
+        names = [(name, 'capsule')]
+        names += [(s, 'segment') for s in self.segments_of(self.header(name, 'capsule'))]
+        return {_file(*each): (self.path / _file(*each)).read_bytes() for each in names}
+
+    def accept(self, parcel: Mapping[str, bytes]) -> str:
+        """Keep what another store's `parcel` gave; returns the capsule's digest.
+
+        Its bytes are checked as any file's are, when they are read.
+
+        Raises:
+            StoreError: it is no parcel of one capsule.
+            BudgetError: the quota does not allow it; nothing was written.
+        """
+        parts = [file.rpartition('.') for file in parcel if _is_name(file)]
+        capsules = [name for name, _, kind in parts if kind == 'capsule']
+        if len(parts) != len(parcel) or len(capsules) != 1:
+            raise StoreError(f'holds {sorted(parcel)}: no parcel of one capsule')
+        files = {name: parcel[f'{name}.{kind}'] for name, _, kind in parts if kind == 'segment'}
+        self.commit(files, capsules[0], parcel[f'{capsules[0]}.capsule'])
+        return capsules[0]
+
     def has(self, name: str, kind: str) -> bool:
         """True when the file is there."""
         return (self.path / _file(name, kind)).exists()

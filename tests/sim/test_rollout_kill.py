@@ -60,6 +60,7 @@ def alive(pid):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_at_a_random_moment(tiny_policy, tmp_path, monkeypatch, capsys):
     """The second run does what the first left undone; the files are those of one whole run."""
     seed = random.randrange(2**32)
