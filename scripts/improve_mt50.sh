@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The shipped policy learns from its own episodes on the five tasks it is worst at.
+#
+#   scripts/improve_mt50.sh OUTDIR
+#
+# OUTDIR gets improvement.json, improvement.png, log.txt, the improved checkpoint (mt50/), the curve
+# of the last fine-tuning (training.png) and, as one archive, every rollout's report. Needs python3
+# with the packages of requirements/, not an installation of this one. A stopped run goes on if it
+# is given the same WORK and OUTDIR; what it has by then is in OUTDIR, too.
+#
+# TASKS       worst:5
+# REPORT      of how bad they are (docs/results/mt50.json)
+# EPISODES    collected of each task in each round (the recipe's)
+# ROUNDS      how often (the recipe's)
+# RECIPE      config/improve_mt50.yaml
+# SECONDS_MAX stop after so many, what there is then comes to OUTDIR (none)
+# WORK        folder for data and intermediate files (a temporary one)
+# WORKERS     processes that simulate (all cores but two)
+# SIM_DEVICE  where the policy runs in rollouts: cpu, or cuda (cpu)
+# PYTHON      python3
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+out=${1:?usage: scripts/improve_mt50.sh OUTDIR}
+mkdir -p "$out" && out=$(cd "$out" && pwd)
+work=${WORK:-$(mktemp -d)}
+[ -n "${WORK:-}" ] || trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/src"
+ln -sfn "$root/flashrt_ros" "$work/src/flashrt_ros"
+ln -sfn "$root/policies" "$work/src/flashrt_policies"
+ln -sfn "$root/sim" "$work/src/flashrt_sim"
+export PYTHONPATH="$work/src${PYTHONPATH:+:$PYTHONPATH}"
+export MUJOCO_GL=${MUJOCO_GL:-egl} PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8
+export OMP_NUM_THREADS=1
+cores=$(nproc)
+workers=${WORKERS:-$((cores > 3 ? cores - 2 : cores))}
+exec > >(tee -a "$out/log.txt") 2>&1
+
+options=()
+[ -z "${REPORT:-}" ] || options+=(--report "$REPORT")
+[ -z "${EPISODES:-}" ] || options+=(--episodes "$EPISODES")
+[ -z "${ROUNDS:-}" ] || options+=(--rounds "$ROUNDS")
+[ -z "${RECIPE:-}" ] || options+=(--recipe "$RECIPE")
+limit=()
+[ -z "${SECONDS_MAX:-}" ] || limit=(timeout --signal=INT --kill-after=10 "$SECONDS_MAX")
+
+# Every line says when it came; of a progress bar one in ten seconds is left, and the last one.
+timed() {
+  local line stage before='' shown=-10
+  stdbuf -o0 tr '\r' '\n' | while IFS= read -r line; do
+    stage=${line%%:*}
+    if [[ $line == *%\|* && $line != *100%* && $stage == "$before" ]]; then
+      ((SECONDS >= shown + 10)) || continue
+    fi
+    before=$stage shown=$SECONDS
+    [ -z "$line" ] || echo "[$SECONDS s] $line"
+  done
+}
+
+status=0
+"${limit[@]}" "${PYTHON:-python3}" -m flashrt_ros.cli improve --policy mt50 \
+  --tasks "${TASKS:-worst:5}" --out "$work/improvement" --workers "$workers" \
+  --sim-device "${SIM_DEVICE:-cpu}" "${options[@]}" 2>&1 | timed || status=$?
+
+cd "$work/improvement"
+for file in improvement.json improvement.png; do
+  [ ! -f "$file" ] || cp "$file" "$out/"
+done
+last=$(ls -d round-*/checkpoint 2>/dev/null | tail -n 1) || true
+if [ -n "$last" ]; then
+  mkdir -p "$out/mt50"
+  cp "$last"/* "$out/mt50/"
+  cp "${last%/checkpoint}/training.png" "$out/"
+fi
+find . -name '*.json' -not -path './demonstrations/*' -not -path '*/episodes/*' -print0 \
+  -o -name '*.json.part' -print0 -o -name 'judged.npz' -print0 | tar czf "$out/reports.tar.gz" \
+  --null -T -
+exit "$status"
