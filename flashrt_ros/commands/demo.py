@@ -46,6 +46,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         '--record', action='store_true', help='an MCAP file and a report page per episode'
     )
+    parser.add_argument(
+        '--lockstep', action='store_true', help='the world waits for the brain: for slow machines'
+    )
     parser.add_argument('--no-video', action='store_true', help='leave the video out')
 
 
@@ -135,6 +138,7 @@ def _attempt(args: argparse.Namespace, plan: list[str], folder: Path, progress: 
     from flashrt_ros.nodes.system import processes
 
     domain = free_domain()
+    table = processes(recorder=args.record, lockstep=args.lockstep)
     overrides = {'brain': {'policy': args.policy, 'planner': args.planner}}
     if args.record:
         for old in folder.glob('*.mcap'):  # of an attempt before
@@ -142,7 +146,7 @@ def _attempt(args: argparse.Namespace, plan: list[str], folder: Path, progress: 
         overrides['recorder'] = {'folder': str(folder.absolute())}
     progress.say('starting gate, simulator, brain and supervisor')
     with (
-        System(processes(recorder=args.record), overrides, domain, folder / 'logs') as system,
+        System(table, overrides, domain, folder / 'logs') as system,
         Operator(domain, progress) as operator,
     ):
         lifecycle = Lifecycle(operator.node, system.check)

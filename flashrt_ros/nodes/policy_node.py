@@ -18,6 +18,7 @@ from sensor_msgs.msg import Image, JointState
 from flashrt_interfaces.msg import ActionChunk, EpisodeState, LoopStats, RobotState, Subgoal
 from flashrt_ros.control import episode
 from flashrt_ros.control.guards import GuardError, summary
+from flashrt_ros.control.inbox import SubgoalInbox
 from flashrt_ros.control.lease import HOLD, KEEP, SubgoalLease
 from flashrt_ros.control.pairing import Moment
 from flashrt_ros.control.stats import Window
@@ -87,10 +88,9 @@ class PolicyNode(BrainServices):
         self.p = declare(self, self.parameters())
         self.worker = Worker('replay')
         self.ticking = threading.Lock()
-        self.lease = SubgoalLease(self.p.subgoal_ticks)
-        self._inferring = False
+        self.lease, self.inbox = SubgoalLease(self.p.subgoal_ticks), SubgoalInbox()
+        self._inferring, self._ticks = False, 0
         self._latency = Window()  # ms
-        self._ticks = 0
         self._output = Output(self, self.p, names.COMMAND)
         self._chunks = self.create_publisher(ActionChunk, names.CHUNK, qos.TELEMETRY)
 
@@ -323,9 +323,9 @@ class PolicyNode(BrainServices):
             return
         if msg.status in (Subgoal.STATUS_POSTED, Subgoal.STATUS_LIVE):
             self.lease.renew(msg.valid_ticks)
-            new = msg.status == Subgoal.STATUS_POSTED and msg.tick >= 0
-            # Told once more, after a restore or to renew it; whoever missed it takes it up here.
-            if new or not self.actor.works_on(msg.text):
+            tick = msg.tick if msg.status == Subgoal.STATUS_POSTED else -1  # else it is told again
+            mine, works = self.stamp(), self.actor.works_on(msg.text)
+            if not self.inbox.refuse(mine, mine, msg.generation, tick, works):
                 self.actor.post(msg.text, msg.tick)
         last = msg.index + 1 == msg.total  # after another one that is done, the next is posted
         if msg.tick >= 0 and (last or msg.status != Subgoal.STATUS_DONE):

@@ -107,6 +107,36 @@ def test_epochs_only_rise() -> None:
         it.set_epoch(0)
 
 
+def test_in_lockstep_the_world_waits() -> None:
+    """Every tick waits for its own command; a hold for no tick in particular moves nothing."""
+    it = RobotClock(HoldRule(2, keep=(1,)), lockstep=True)
+    it.begin(1, 1, 0)
+    for tick in range(3):
+        assert it.take() is None
+        it.offer(command(-1, held=True))
+        assert it.take() is None
+        assert (it.held, it.tick) == (True, tick)
+        it.offer(command(tick))
+        applied = it.take()
+        assert applied is not None
+        assert applied.action.tolist() == [tick, 1]
+        assert not it.held
+    assert it.missed == 0
+
+
+def test_in_lockstep_an_interrupt_is_confirmed() -> None:
+    """The hold of a new epoch is taken up, though no tick passes; the old epoch is over."""
+    it = RobotClock(HoldRule(2), lockstep=True)
+    it.begin(1, 1, 0)
+    it.offer(command(0))
+    it.take()
+    it.offer(command(1))
+    it.offer(command(-1, epoch=2, held=True))
+    assert it.take() is None
+    assert (it.applied_epoch, it.held, it.tick) == (2, True, 1)
+    assert not it.offer(command(1))
+
+
 def test_no_flood_moves_it_backwards() -> None:
     """10,000 random commands: the epoch never falls, each applied action is of its tick."""
     seed = random.randrange(2**32)

@@ -36,9 +36,9 @@ def _state(at: float, episode: int, epoch: int, tick: int, applied: int, **more:
     return SimpleNamespace(**values)
 
 
-def _sent(episode: int, epoch: int, tick: int) -> Any:
+def _sent(at: float, episode: int, epoch: int, tick: int) -> Any:
     return SimpleNamespace(
-        episode=episode, epoch=epoch, tick=tick, held=tick < 4, reason='',
+        header=_stamp(at), episode=episode, epoch=epoch, tick=tick, held=tick < 4, reason='',
         generation=1 if tick < 25 else 2, action=np.full(4, tick, np.float32),
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def told() -> Told:
                 now = 2 if tick < STOP + 5 else 3
             state = _state(at, episode, now, tick, now)
             record.states.append((at, state))
-            record.sent.append((at + 0.01, _sent(episode, now, tick)))
+            record.sent.append((at + 0.01, _sent(at + 0.01, episode, now, tick)))
             if tick % 8 == 0:
                 chunk = SimpleNamespace(
                     epoch=now, tick=tick, due_tick=tick + 4, horizon=16, generation=1,
@@ -78,7 +78,8 @@ def told() -> Told:
     zero = 100.0 + STOP * 0.05
     return Told(
         record, PLAN, 'open the drawer, then close it', [1, 5], ['done', 'done'],
-        interrupted_at=zero, acknowledged_at=zero + 0.06, interrupt_epoch=2, ack_ticks=0,
+        interrupted_at=zero, acknowledged_at=zero + 0.06,
+        acknowledged_ns=round((zero + 0.06) * 1e9), interrupt_epoch=2, ack_ticks=0,
         resumed_at=zero + 0.3, reentry_ms=250.0, reset_at=104.0, reset_ms=20.0,
     )  # fmt: skip
 
@@ -112,7 +113,8 @@ def _no_second_subgoal(it: Told) -> None:
 
 def _old_action(it: Told) -> None:
     assert it.acknowledged_at is not None
-    it.record.sent.append((it.acknowledged_at + 0.2, _sent(1, 1, STOP)))
+    at = it.acknowledged_at + 0.2
+    it.record.sent.append((at, _sent(at, 1, 1, STOP)))
 
 
 def _slow(it: Told) -> None:
@@ -120,7 +122,7 @@ def _slow(it: Told) -> None:
 
 
 def _never(it: Told) -> None:
-    it.ack_ticks = it.acknowledged_at = None
+    it.ack_ticks = it.acknowledged_at = it.acknowledged_ns = None
 
 
 @pytest.mark.parametrize(

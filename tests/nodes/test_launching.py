@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 import yaml
 
+from flashrt_ros.errors import FlashrtError
 from flashrt_ros.nodes import launching, security
 from flashrt_ros.nodes.launching import ARGUMENTS, LaunchError, plan, plan_arms
 from flashrt_ros.nodes.security import SecurityError
-from flashrt_ros.nodes.system import APART, PACKAGE, PROCESSES
+from flashrt_ros.nodes.system import APART, LOCKSTEP, PACKAGE, PROCESSES
 from flashrt_ros.share import share
 
 ROOT = share()
-FILES = sorted((ROOT / 'config').glob('robots/*.yaml')) + sorted(
-    (ROOT / 'config').glob('policies/*.yaml')
-)
+FILES = [
+    ROOT / 'config' / LOCKSTEP,
+    *sorted((ROOT / 'config').glob('robots/*.yaml')),
+    *sorted((ROOT / 'config').glob('policies/*.yaml')),
+]
 
 
 def test_files_come_after_their_defaults() -> None:
@@ -48,6 +51,15 @@ def test_arguments_change_what_is_started() -> None:
     assert started['planner'].params == {'policy': 'mine'}
     assert not any(one.respawn for one in started.values())
     assert {one.namespace for one in started.values()} == {'left'}
+
+
+def test_lockstep_has_the_last_word() -> None:
+    """Its file comes after the robot's and the policy's; a real robot has no lockstep."""
+    started = plan({'lockstep': 'true'}, simulated=True)
+    assert all(Path(one.files[-1]).name == LOCKSTEP for one in started)
+    assert not any(LOCKSTEP in file for one in plan({}, simulated=True) for file in one.files)
+    with pytest.raises(FlashrtError, match='a real one does not wait'):
+        plan({'lockstep': 'true'}, simulated=False)
 
 
 @pytest.mark.parametrize(

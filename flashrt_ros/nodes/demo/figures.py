@@ -72,10 +72,12 @@ def hold_tick(told: Told) -> int | None:
 
 def old_actions(told: Told) -> int | None:
     """Count what was sent or applied of an epoch before the interrupt's, after the answer."""
-    if told.acknowledged_at is None:
+    if told.acknowledged_ns is None:
         return None
-    sent = [m for at, m in told.record.sent if at > told.acknowledged_at]
-    applied = [m for at, m in told.record.states if at > told.acknowledged_at]
+    # By their own stamps: when a message reached this process says nothing of the robot.
+    after = told.acknowledged_ns
+    sent = [m for _, m in told.record.sent if key(m.header.stamp) > after]
+    applied = [m for _, m in told.record.states if key(m.header.stamp) > after]
     return sum(m.epoch < told.interrupt_epoch and not m.held for m in sent) + sum(
         m.applied_epoch < told.interrupt_epoch for m in applied
     )

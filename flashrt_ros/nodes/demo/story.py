@@ -33,6 +33,7 @@ class Told:
     outcomes: list[str] = field(default_factory=list)
     interrupted_at: float | None = None
     acknowledged_at: float | None = None
+    acknowledged_ns: int | None = None  # the same in ROS time, nanoseconds
     interrupt_epoch: int = 0
     ack_ticks: int | None = None
     resumed_at: float | None = None
@@ -93,7 +94,7 @@ class Story:
         operator, told = self.operator, self.told
         told.interrupted_at = time.monotonic()
         answer = operator.interrupt('a person steps in')
-        told.acknowledged_at = time.monotonic()
+        told.acknowledged_at, told.acknowledged_ns = time.monotonic(), time.time_ns()
         told.interrupt_epoch, told.ack_ticks = answer.epoch, answer.ack_ticks
         self.say(f'{answer.message} ({answer.ack_ticks} ticks carried out after the request)')
         self._stand()  # an action of the old epoch would have time to show
