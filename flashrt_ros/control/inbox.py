@@ -6,28 +6,32 @@ Stamp = tuple[int, int]  # episode and epoch
 
 
 class SubgoalInbox:
-    """Refuses what comes too late or twice.
+    """Refuses what comes too late or twice, and takes up what was missed.
 
-    A planner numbers its subgoals upwards within an epoch; after a restore it may begin lower.
+    A planner numbers its subgoals upwards within an epoch; after a restore it may begin lower. It
+    may tell one again: after a restore, or to renew it.
     """
 
     def __init__(self) -> None:
         self._stamp: Stamp = (0, 0)
-        self._number = 0  # the newest that counted, in that epoch
+        self._number = 0  # the newest that was heard of, in that epoch
 
-    def refuse(self, stamp: Stamp, number: int, now: Stamp) -> str:
-        """Say why a subgoal does not count; '' = it does, and none before it does any more.
+    def refuse(self, stamp: Stamp, now: Stamp, number: int, tick: int, working: bool) -> str:
+        """Say why a subgoal is not to be posted; '' = it is.
 
         Args:
             stamp: episode and epoch that it was decided in.
-            number: the planner's own, from 1.
             now: episode and epoch in force.
+            number: the planner's own, from 1.
+            tick: of the decision; -1 where it is told again after a restore.
+            working: the policy works on it already.
         """
         if stamp != now:
             return f'of episode {stamp[0]}, epoch {stamp[1]}; {now[0]}, {now[1]} is in force'
         if stamp != self._stamp:
             self._stamp, self._number = stamp, 0
-        if number <= self._number:
+        first = number > self._number
+        if number < self._number:
             return f'number {number} after number {self._number}'
         self._number = number
-        return ''
+        return '' if (first and tick >= 0) or not working else 'it is being worked on'

@@ -215,15 +215,16 @@ class Pair:
 
     def _deliver(self) -> None:
         for message in self.link.arrived(self.tick):
-            again = message.tick < 0 and self.actor.works_on(message.text)
             why = self._inbox.refuse(
                 (message.episode, message.epoch),
-                message.number,
                 (self.actor.episode, self.actor.epoch),
+                message.number,
+                message.tick,
+                self.actor.works_on(message.text),
             )
             if why:
                 self.trace.refused.append((message, why))
-            elif not again:
+            else:
                 self._post(message)
 
     def _post(self, message: Message) -> int:
