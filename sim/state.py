@@ -102,7 +102,8 @@ class SimulatorState:
         physics = np.empty(self._size)
         mujoco.mj_getState(self.simulator.model, self.simulator.data, physics, _SPEC)
         attributes, views = {}, {}
-        for name, value in self.simulator.__dict__.items():
+        # In order of their names: the same state is the same bytes, whoever came by it and how.
+        for name, value in sorted(self.simulator.__dict__.items()):
             if name in self._constant or isinstance(value, gymnasium.Space):
                 continue
             if isinstance(value, np.ndarray) and not _owns(value):
