@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from flashrt_policies.flow_vla.config import FlowSizes
 
+REACH = 16.0  # rows of the indicator are new among old weights: as many times larger steps
+
 
 def time_features(times: Tensor, width: int) -> Tensor:
     """Return sines and cosines [S, width] of flow times [S] in [0, 1]."""
@@ -109,7 +111,8 @@ class Expert(nn.Module):
         if indicator is not None:
             assert self.advantage is not None
             rows = F.pad(self.advantage, (0, 0, 1, 0))  # row 0 says nothing
-            condition = condition + F.embedding(indicator, rows).to(condition.dtype)
+            told = REACH * F.embedding(indicator, rows)
+            condition = condition + told.to(condition.dtype)
         mods = self.mods(F.silu(condition))
         return mods.unflatten(-1, (-1, self.enter.out_features)) + self.unit
 

@@ -1,9 +1,9 @@
 """How much better a chunk turned out than expected: returns, advantages, and what is called good.
 
 An episode earns -1 / limit for every tick, and -1 more if it fails: an expected return tells how
-likely success is, and how far. (arXiv 2511.14759, section IV-A, in units of an episode's limit.)
-Advantages are Schulman et al.'s (arXiv 1506.02438, equation 16): with a trace of 1 what really
-followed minus what was expected; below, expectations take the place of what lies far ahead.
+likely success is, and how far (arXiv 2511.14759, in units of an episode's limit). Advantages are
+Schulman et al.'s (arXiv 1506.02438): with a trace of 1 what really followed minus what was
+expected; below, expectations take the place of what lies far ahead.
 """
 
 from __future__ import annotations

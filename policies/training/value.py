@@ -2,8 +2,8 @@
 
 A small network reads what the frozen policy makes of the picture and the words, and predicts how
 the return is distributed (Bellemare et al., arXiv 1707.06887; fitted to what episodes really
-returned, as in arXiv 2511.14759, equation 1). Every episode is judged by a network that was fitted
-without it: one that knew how the episode ended would expect just that, and nothing would surprise.
+returned, as in arXiv 2511.14759). Every episode is judged by a network that was fitted without it:
+one that knew how the episode ended would expect just that, and nothing would surprise.
 """
 
 from __future__ import annotations
