@@ -19,6 +19,7 @@ BENCHES: dict[str, str] = {
     'planner': 'a prompt, a resumed prompt and a token of the language model',
     'decide': 'many questions on one state in one pass',
     'loop': 'the robot at 50 Hz: missed ticks, lateness, hand-offs, interrupts, re-entry',
+    'reset': 'resets by capsule, forks, and environments by the second',
 }
 
 
