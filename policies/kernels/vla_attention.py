@@ -26,7 +26,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
     Returns:
         [T, H, D], type of `q`.
     """
-    if q.is_cuda:
+    if not q.is_cpu:
         from flashrt_policies.kernels import vla_attention_triton
 
         return vla_attention_triton.attend(q, k, v, rank_q, rank_k)

@@ -2,7 +2,9 @@
 
 A norm needs the root mean square of the whole row, which is known when the loop over the row
 ends: the input is multiplied by the norm's scale on the way in, the sum of squares is kept beside
-the product, and the result is divided at the end. So a norm costs no pass of its own.
+the product, and the result is divided at the end. So a norm costs no pass of its own. Better
+still, whoever wrote the row has multiplied it already and left the squares by tiles of columns
+(`AHEAD`): then nothing stands between loading and multiplying.
 
 Where the device allows it, a tile asks for its weights while the kernel before still runs: they
 are on their way when its input is there. A long input is cut in parts that are summed by whoever
@@ -19,12 +21,16 @@ import triton.language as tl
 from torch import Tensor
 
 from flashrt_policies.kernels.launch import begin, early, fetch, processors, stages
+from flashrt_policies.kernels.vla_linear import Euler, Stream
 from flashrt_policies.kernels.vla_matrix import Matrix
 from flashrt_policies.kernels.vla_norm_triton import act
 from flashrt_policies.kernels.vla_rope import Heads, Rotary
 from flashrt_policies.kernels.vla_rope_triton import place_heads
 
-DEPTH = 128
+AHEAD = True  # a norm is prepared by the product before it
+DEPTH = 128  # of a tile
+LOADS = 5  # in flight
+WARPS = 4
 WIDTHS = (64, 32, 16)  # columns of a tile
 BUSY = 0.55  # of the processors that a choice of tiles should keep busy
 DEEP = 2048  # an input from here on is cut in parts
@@ -36,13 +42,19 @@ COUNTERS = 8192  # tiles of one launch
 def few_rows_kernel(
     x_ptr, scale_ptr, w_ptr, w_scale_ptr, bias_ptr, gate_ptr, out_ptr,
     position_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr, part_ptr, count_ptr,
-    rows, columns, depth, x_row, out_row, eps, queries, keys, k_row, v_row,
+    scaled_ptr, squares_ptr, target_ptr, held_ptr,
+    rows, columns, depth, x_row, out_row, eps, queries, keys, k_row, v_row, tiles, squares_row,
+    time, pull, length,
     NORM: tl.constexpr, FLOAT8: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr,
-    END: tl.constexpr, GATE: tl.constexpr, HALF: tl.constexpr,
+    END: tl.constexpr, GATE: tl.constexpr, NEXT: tl.constexpr, HALF: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
-    SPLITS: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
+    SPLITS: tl.constexpr, LINES: tl.constexpr, TILES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Tile [R, N] of act(norm(x) @ w.T + bias), and its END: store, add, gate or heads."""
+    """Tile [R, N] of act(norm(x) @ w.T + bias), and its END: store, add, gate, heads or flow.
+
+    NORM is 0 for none, 1 for one done here, 2 for one that is prepared but for its division; NEXT
+    prepares the one that reads the result.
+    """
     i = tl.program_id(1) * R + tl.arange(0, R)
     j = tl.program_id(0) * N + tl.arange(0, N)
     k = tl.arange(0, K)
@@ -57,7 +69,12 @@ def few_rows_kernel(
         fetch(w_ptr + row[:, None] + line[None, :])
     begin(PDL)
     acc = tl.zeros((R, N), tl.float32)
-    squares = tl.zeros((R,), tl.float32)
+    if NORM == 2:
+        t = tl.arange(0, TILES)[:, None]
+        sums = squares_ptr + t * squares_row + i[None, :]
+        squares = tl.sum(tl.load(sums, mask=(t < tiles) & (i < rows)[None, :], other=0.0), 0)
+    else:
+        squares = tl.zeros((R,), tl.float32)
     for start in tl.range(0, share, K, num_stages=STAGES):
         if EVEN:
             w = tl.load(w_at + start)
@@ -67,7 +84,7 @@ def few_rows_kernel(
             x = tl.load(x_at + start, mask=(k < depth - start)[None, :], other=0.0)
         if FLOAT8:
             w = w.to(x_ptr.dtype.element_ty)
-        if NORM:
+        if NORM == 1:
             if EVEN:
                 scale = tl.load(scale_ptr + start + k)
             else:
@@ -90,7 +107,7 @@ def few_rows_kernel(
             for part in range(SPLITS):
                 acc += tl.load(at + part * size, mask=live, other=0.0, cache_modifier='.cg')
             tl.store(counter, 0)
-    if NORM:
+    if NORM > 0:
         acc *= tl.rsqrt(squares / depth + eps)[:, None]
     if FLOAT8:
         acc *= tl.load(w_scale_ptr + j, mask=j < columns, other=0.0)[None, :]
@@ -117,7 +134,21 @@ def few_rows_kernel(
             if GATE:
                 acc *= tl.load(gate_ptr + j, mask=j < columns, other=0.0)[None, :]
             acc += tl.load(spot, mask=live, other=0.0).to(tl.float32)
-        tl.store(spot, acc.to(kind), mask=live & last)
+        elif END == 'flow':
+            x = tl.load(spot, mask=live, other=0.0)
+            target = tl.load(target_ptr + i[:, None] * columns + j[None, :], mask=live, other=0.0)
+            held = tl.load(held_ptr + i, mask=i < rows, other=0.0)
+            missing = (target - (x - time * acc)) * held[:, None]
+            acc = x - length * (acc - pull * missing)
+        y = acc.to(kind)
+        tl.store(spot, y, mask=live & last)
+        if NEXT:
+            wide = tl.where(live, y.to(tl.float32), 0.0)
+            scale = tl.load(scale_ptr + j, mask=j < columns, other=0.0)
+            at = scaled_ptr + i[:, None].to(tl.int64) * columns + j[None, :]
+            tl.store(at, (wide * scale[None, :]).to(kind), mask=live & last)
+            sums = squares_ptr + tl.program_id(0) * squares_row + i
+            tl.store(sums, tl.sum(wide * wide, 1), mask=(i < rows) & last)
 
 
 @functools.cache
@@ -126,26 +157,51 @@ def counters(device: torch.device) -> Tensor:
     return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
 
+def _tile(columns: int, depth: int, end: str, like: Tensor) -> tuple[int, int]:
+    """Return the columns of a tile, and the parts that its input is cut in."""
+    if end == 'add' and depth >= DEEP and depth % (PARTS * DEPTH) == 0:
+        return PART_WIDTH, PARTS
+    least = 32 if end == 'gated' else 16
+    busy = BUSY * processors(like.device)
+    return next((n for n in WIDTHS if n >= least and columns / n >= busy), least), 1
+
+
 def _launch(
     x: Tensor,
     weight: Matrix,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    eps: float,
-    out: Tensor,
     end: str,
+    out: Tensor,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    eps: float = 0.0,
     kind: str = '',
     gate: Tensor | None = None,
     place: tuple[Rotary, Tensor, Heads, Tensor, Tensor] | None = None,
+    squares: Tensor | None = None,
+    following: Stream | None = None,
+    step: Euler | None = None,
 ) -> None:
+    """Launch the kernel.
+
+    Args:
+        x: [M, K].
+        weight: [N, K].
+        end: what is done with the product.
+        out: where to.
+        bias: float32 [N].
+        scale: float32 [K] of a norm in front; [N] of the norm behind, with `following`.
+        eps: of the norm in front.
+        kind: an activation.
+        gate: float32 [N].
+        place: of queries, keys and values.
+        squares: of a norm in front that is prepared.
+        following: the stream of the norm behind, to be prepared.
+        step: of the flow.
+    """
     rows, depth = x.shape
     columns = weight.data.shape[0]
-    busy = BUSY * processors(x.device)
-    least = 32 if end == 'gated' else 16
-    n = next((n for n in WIDTHS if n >= least and columns / n >= busy), least)
+    n, parts = _tile(columns, depth, end, x)
     r = 16 if rows <= 16 else 64
-    parts = PARTS if end == 'add' and depth >= DEEP and depth % (PARTS * DEPTH) == 0 else 1
-    n = PART_WIDTH if parts > 1 else n
     k = min(DEPTH, max(16, triton.next_power_of_2(depth)))
     if x.element_size() == 4:
         k = min(k, 32)
@@ -158,45 +214,56 @@ def _launch(
     table, positions, heads, keys, values = place or (
         Rotary(none, none), none, Heads(0, 0, 2), none, none,
     )  # fmt: skip
+    norm, scaled = (2 if squares is not None else int(scale is not None)), none
+    if following is not None:
+        norm, scaled, squares = 0, following.scaled, following.squares
     few_rows_kernel[(triton.cdiv(columns, n), triton.cdiv(rows, r), parts)](
         x, none if scale is None else scale, weight.data,
         none if weight.scale is None else weight.scale, none if bias is None else bias,
         none if gate is None else gate, out, positions, table.cos, table.sin, keys, values,
-        part, count,
+        part, count, scaled, none if squares is None else squares,
+        *((none, none) if step is None else (step.target, step.held)),
         rows, columns, depth, x.stride(0), out.stride(0), eps, heads.queries * heads.dim,
         heads.kv * heads.dim, keys.stride(0), values.stride(0),
-        NORM=scale is not None, FLOAT8=weight.scale is not None, BIAS=bias is not None,
-        KIND=kind, END=end, GATE=gate is not None, HALF=heads.dim // 2,
-        R=r, N=n, K=k, EVEN=depth % k == 0, STAGES=stages(x, (r + n) * k, 5),
-        SPLITS=parts,
+        *((0, 0) if squares is None else (squares.shape[0], squares.stride(0))),
+        *((0.0, 0.0, 0.0) if step is None else (step.time, step.pull, step.length)),
+        NORM=norm, FLOAT8=weight.scale is not None,
+        BIAS=bias is not None, KIND=kind, END=end, GATE=gate is not None,
+        NEXT=following is not None, HALF=heads.dim // 2,
+        R=r, N=n, K=k, EVEN=depth % k == 0, STAGES=stages(x, (r + n) * k, LOADS),
+        SPLITS=parts, TILES=1 if squares is None else triton.next_power_of_2(squares.shape[0]),
         LINES=triton.next_power_of_2(triton.cdiv(row_bytes // parts, 128)),
-        num_warps=4, **early(x, step=True),
+        num_warps=WARPS, **early(x, step=True),
     )  # fmt: skip
 
 
-def _plain(weight: Matrix, x: Tensor) -> torch.dtype:
-    return x.dtype if weight.scale is not None else weight.data.dtype
+def _normed(stream: Stream, scale: Tensor) -> dict[str, Tensor]:
+    """Return the input of a product behind a norm, as far as it is prepared."""
+    if stream.scaled is None or stream.squares is None:
+        return {'x': stream.x, 'scale': scale}
+    return {'x': stream.scaled, 'squares': stream.squares}
 
 
-def project(
-    x: Tensor,
-    weight: Matrix,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    eps: float,
-    kind: str,
-    dtype: torch.dtype | None,
-) -> Tensor:
+def project(x: Tensor, weight: Matrix, bias: Tensor | None, kind: str) -> Tensor:
     """Launch `vla_linear.project` on CUDA."""
-    out = torch.empty(
-        (x.shape[0], weight.data.shape[0]), dtype=dtype or _plain(weight, x), device=x.device
-    )
-    _launch(x, weight, bias, scale, eps, out, 'store', kind)
+    shape = x.shape[0], weight.data.shape[0]
+    out = torch.empty(shape, dtype=weight.data.dtype, device=x.device)
+    _launch(x, weight, 'store', out, bias, kind=kind)
     return out
 
 
+def project_flow(
+    stream: Stream, weight: Matrix, bias: Tensor, scale: Tensor, eps: float, step: Euler
+) -> None:
+    """Launch `vla_linear.project_flow` on CUDA."""
+    _launch(
+        weight=weight, end='flow', out=step.x, bias=bias, eps=eps, step=step,
+        **_normed(stream, scale),
+    )  # fmt: skip
+
+
 def project_heads(
-    x: Tensor,
+    stream: Stream,
     weight: Matrix,
     bias: Tensor | None,
     scale: Tensor,
@@ -208,21 +275,39 @@ def project_heads(
     v: Tensor,
 ) -> Tensor:
     """Launch `vla_linear.project_heads` on CUDA."""
+    x = stream.x
     q = torch.empty((x.shape[0], heads.queries, heads.dim), dtype=x.dtype, device=x.device)
-    place = (table, positions, heads, k, v)
-    _launch(x, weight, bias, scale, eps, q, 'heads', place=place)
+    _launch(
+        weight=weight, end='heads', out=q, bias=bias, eps=eps,
+        place=(table, positions, heads, k, v), **_normed(stream, scale),
+    )  # fmt: skip
     return q
 
 
 def project_gated(
-    x: Tensor, weight: Matrix, bias: Tensor | None, scale: Tensor, eps: float, kind: str
+    stream: Stream, weight: Matrix, bias: Tensor | None, scale: Tensor, eps: float, kind: str
 ) -> Tensor:
     """Launch `vla_linear.project_gated` on CUDA."""
+    x = stream.x
     out = torch.empty((x.shape[0], weight.data.shape[0] // 2), dtype=x.dtype, device=x.device)
-    _launch(x, weight, bias, scale, eps, out, 'gated', kind)
+    _launch(
+        weight=weight, end='gated', out=out, bias=bias, eps=eps, kind=kind,
+        **_normed(stream, scale),
+    )  # fmt: skip
     return out
 
 
-def project_add(x: Tensor, y: Tensor, weight: Matrix, gate: Tensor | None) -> None:
+def project_add(
+    stream: Stream, y: Tensor, weight: Matrix, gate: Tensor | None, following: Tensor
+) -> None:
     """Launch `vla_linear.project_add` on CUDA."""
-    _launch(y, weight, None, None, 0.0, x, 'add', gate=gate)
+    if not AHEAD:
+        _launch(y, weight, 'add', stream.x, gate=gate)
+        return
+    rows, columns = stream.x.shape
+    n, _ = _tile(columns, y.shape[1], 'add', y)
+    stream.scaled = torch.empty_like(stream.x)
+    stream.squares = torch.empty(
+        (triton.cdiv(columns, n), rows), dtype=torch.float32, device=y.device
+    )
+    _launch(y, weight, 'add', stream.x, scale=following, gate=gate, following=stream)

@@ -17,7 +17,7 @@ def normal_(out: Tensor, seed: Tensor, counter: Tensor) -> Tensor:
         seed: int64 [1].
         counter: int64 [1]; advanced in place, one block per four numbers.
     """
-    if out.is_cuda:
+    if not out.is_cpu:
         from flashrt_policies.kernels import vla_noise_triton
 
         return vla_noise_triton.normal_(out, seed, counter)

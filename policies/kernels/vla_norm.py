@@ -23,7 +23,7 @@ def add_layer_norm(
     Returns:
         [M, N], type of `x`.
     """
-    if x.is_cuda:
+    if not x.is_cpu:
         from flashrt_policies.kernels import vla_norm_triton
 
         return vla_norm_triton.add_layer_norm(x, delta, weight, bias, eps)
@@ -34,7 +34,7 @@ def add_layer_norm(
 
 def gated(gate_up: Tensor, kind: str) -> Tensor:
     """Return ``act(gate) * up`` of [M, 2 F], gates first: [M, F]."""
-    if gate_up.is_cuda:
+    if not gate_up.is_cpu:
         from flashrt_policies.kernels import vla_norm_triton
 
         return vla_norm_triton.gated(gate_up, kind)

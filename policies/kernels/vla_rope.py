@@ -66,7 +66,7 @@ def split_rotate(
     Returns:
         queries [M, H, D].
     """
-    if qkv.is_cuda:
+    if not qkv.is_cpu:
         from flashrt_policies.kernels import vla_rope_triton
 
         return vla_rope_triton.split_rotate(qkv, table, positions, heads, k, v)

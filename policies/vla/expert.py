@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from flashrt_policies.kernels.vla_attention import attend
-from flashrt_policies.kernels.vla_linear import pairs, project_add, project_gated, project_heads
+from flashrt_policies.kernels.vla_linear import (
+    Stream,
+    pairs,
+    project_add,
+    project_gated,
+    project_heads,
+)
 from flashrt_policies.kernels.vla_matrix import Matrix, quantised
 from flashrt_policies.kernels.vla_rope import Rotary
 from flashrt_policies.vla.sizes import Stack
@@ -145,7 +151,8 @@ class Expert:
         positions: tuple[Tensor, Tensor],
         ranks: tuple[Tensor, Tensor],
         kv: Tensor,
-    ) -> None:
+        following: Tensor,
+    ) -> Stream:
         """Run the stack on the action tokens of one Euler step, in place.
 
         Args:
@@ -155,20 +162,26 @@ class Expert:
             positions: int32 [T] among all tokens, and among the action tokens alone.
             ranks: int32 of the action tokens [T], and of all tokens [P + T].
             kv: keys and values [L, 2, P + T, KV, D]; the last T are written.
+            following: float32 [W], scale of the norm behind the stack.
+
+        Returns:
+            the residual stream that is left in `x`.
         """
-        tokens = x.shape[0]
+        tokens, stream = x.shape[0], Stream(x)
+        behind = [layer.norm1.at(step)[0] for layer in self.layers[1:]] + [following]
         for i, layer in enumerate(self.layers):
             keys, values = kv[i]
             own = keys[-tokens:], values[-tokens:]
             scale, bias, gate = layer.norm1.at(step)
             place = positions[int(layer.crossing)]
             q = project_heads(
-                x, layer.qkv, bias, scale, self.eps, table, place, self.sizes.heads, *own
+                stream, layer.qkv, bias, scale, self.eps, table, place, self.sizes.heads, *own
             )
             if layer.crossing:
                 keys, values = keys[:-tokens], values[:-tokens]
             y = attend(q, keys, values, ranks[0], ranks[1][: keys.shape[0]])
-            project_add(x, y.flatten(1), layer.out, gate)
-            scale, bias, gate = layer.norm2.at(step)
-            h = project_gated(x, layer.gate_up, bias, scale, self.eps, self.kind)
-            project_add(x, h, layer.down, gate)
+            scale, bias, last = layer.norm2.at(step)
+            project_add(stream, y.flatten(1), layer.out, gate, scale)
+            h = project_gated(stream, layer.gate_up, bias, scale, self.eps, self.kind)
+            project_add(stream, h, layer.down, last, behind[i])
+        return stream

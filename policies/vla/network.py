@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from flashrt_policies.kernels.vla_attention import HIDDEN
-from flashrt_policies.kernels.vla_flow import advance
-from flashrt_policies.kernels.vla_linear import project
+from flashrt_policies.kernels.vla_linear import Euler, project_flow
 from flashrt_policies.kernels.vla_matrix import Matrix
 from flashrt_policies.kernels.vla_rope import rotary
 from flashrt_policies.vla import flow
@@ -85,7 +84,9 @@ class Network:
         action, width = sizes.action, sizes.expert.width
         out = source.take('model.action_out_proj.weight', action, width)
         self.leave = Matrix(out)
-        self.leave_bias = source.take('model.action_out_proj.bias', action, dtype=torch.float32)
+        bias = source.take('model.action_out_proj.bias', action, dtype=torch.float32)
+        shift = self.norm.bias  # of the last norm, by step
+        self.leave_bias = bias.expand(steps, -1) if shift is None else shift + bias  # [S, A]
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int, int]:
@@ -104,8 +105,18 @@ class Network:
         """Return the prefix tokens [P, W] of image tokens, prompt tokens [n] and state."""
         raise NotImplementedError
 
-    def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
-        """Return the expert's tokens [T, W] of noisy actions [H, A], float32, at a step."""
+    def open(self, state: Tensor) -> tuple[Tensor, ...]:
+        """Return the expert's tokens [n, W] before the actions, the same for every step."""
+        return ()
+
+    def enter(self, x: Tensor, step: int, first: tuple[Tensor, ...]) -> Tensor:
+        """Return the expert's tokens [T, W] of noisy actions [H, A], float32, at a step.
+
+        Args:
+            x: the noisy actions.
+            step: which Euler step.
+            first: what `open` returned.
+        """
         raise NotImplementedError
 
     def suffix_ranks(self, device: torch.device) -> Tensor:
@@ -191,19 +202,16 @@ class Network:
         ranks = (suffix, torch.cat((self.ranks(length), suffix)))
         held = flow.soft_mask(self.horizon, pace[:1], pace[1:])[:, None]  # [H, 1]
         target = flow.left_over(previous, pace[:1])
+        first = self.open(state)
         for step, time in enumerate(flow.times(self.steps)):
-            h = self.enter(x, step, state)
-            self.expert(h, step, self.table, places, ranks, kv)
-            scale, bias = self._leaving(step)
-            velocity = project(
-                h[self.leading :], self.leave, bias, scale, self.expert.eps, dtype=torch.float32
-            )  # [H, A]
-            advance(x, velocity, target, held, time, flow.pull(time), 1.0 / self.steps)
-
-    def _leaving(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return scale and bias of the last norm and projection at a step."""
-        scale, bias, _ = self.norm.at(step)
-        return scale, self.leave_bias if bias is None else bias + self.leave_bias
+            scale = self.norm.at(step)[0]
+            h = self.enter(x, step, first)
+            stream = self.expert(h, step, self.table, places, ranks, kv, scale)
+            euler = Euler(x, target, held, time, flow.pull(time), 1.0 / self.steps)
+            project_flow(
+                stream.behind(self.leading), self.leave, self.leave_bias[step], scale,
+                self.expert.eps, euler,
+            )  # fmt: skip
 
 
 def time_table(

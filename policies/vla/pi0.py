@@ -48,10 +48,13 @@ class Pi0(PaliGemma):
         self.state_bias = source.take('model.state_proj.bias', width, dtype=wide)
         self.mixing = Mixing(source, times, self.sizes.action)
 
-    def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
+    def open(self, state: Tensor) -> tuple[Tensor, ...]:
+        """Return the state's token."""
+        return (project(state[None], self.state, self.state_bias),)
+
+    def enter(self, x: Tensor, step: int, first: tuple[Tensor, ...]) -> Tensor:
         """Return the state's token and the actions' with the time mixed in."""
-        first = project(state[None], self.state, self.state_bias)
-        return torch.cat((first, self.mixing(x, step)))
+        return torch.cat((*first, self.mixing(x, step)))
 
     def suffix_ranks(self, device: torch.device) -> Tensor:
         """The state does not see the actions; the actions see each other."""

@@ -33,7 +33,7 @@ class Pi05(PaliGemma):
         self.first = Matrix(source.take('model.action_in_proj.weight', width, self.sizes.action))
         self.first_bias = source.take('model.action_in_proj.bias', width, dtype=wide)
 
-    def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
+    def enter(self, x: Tensor, step: int, first: tuple[Tensor, ...]) -> Tensor:
         """Return the actions' tokens; the time is in the norms."""
         return project(x, self.first, self.first_bias)
 

@@ -58,7 +58,7 @@ class SmolVla(Network):
             keys[i].copy_(F.linear(keys[i].flatten(1), for_keys).view_as(keys[i]))
             values[i].copy_(F.linear(values[i].flatten(1), for_values).view_as(values[i]))
 
-    def enter(self, x: Tensor, step: int, state: Tensor) -> Tensor:
+    def enter(self, x: Tensor, step: int, first: tuple[Tensor, ...]) -> Tensor:
         """Return the actions' tokens with the time mixed in."""
         return self.mixing(x, step)
 

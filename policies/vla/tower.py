@@ -96,6 +96,6 @@ class ImageTower:
 
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return ``gelu(x @ weight.T + bias)``, tanh form; one launch on CUDA."""
-    if x.is_cuda:
+    if not x.is_cpu:
         return torch._addmm_activation(bias, x, weight.mT, use_gelu=True)
     return F.gelu(F.linear(x, weight, bias), approximate='tanh')

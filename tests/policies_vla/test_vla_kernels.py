@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from flashrt_policies.kernels.vla_matrix import quantised
+from flashrt_policies.vla.sizes import FULL
 
 pytest.importorskip('triton', reason='the kernels are written in Triton')
 HERE = Path(__file__).parent
-CASES = ('norms', 'rotations', 'attention', 'products', 'heads', 'steps', 'draws')
+CASES = ('norms', 'rotations', 'attention', 'products', 'heads', 'steps', 'stacks', 'draws')
 
 
 def interpreted(code: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -39,8 +40,7 @@ def test_a_broken_kernel_fails_its_case() -> None:
     fault = (
         'import sys; sys.argv = ["cases", "cpu", "float32", "0", "steps"]; '
         f'sys.path.insert(0, {str(HERE)!r}); import vla_kernel_cases as cases; '
-        'truth = cases.vla_flow.advance; cases.vla_flow.advance = lambda x, v, t, h, time, pull, '
-        'length: truth(x, v, t, h, time, pull + 0.1, length); sys.exit(cases.main())'
+        'cases.PULL += 0.1; sys.exit(cases.main())'
     )
     done = interpreted(fault)
     assert done.returncode == 1 and 'FAIL' in done.stdout, done.stderr[-2000:]
@@ -63,6 +63,33 @@ def test_float8_keeps_each_row_within_its_own_steps() -> None:
     shared = (weight / weight.abs().max() * 448).to(torch.float8_e4m3fn).float()
     lost = (shared * weight.abs().max() / 448 - weight).abs()
     assert bool((lost[0] > weight[0].abs() / 2).any()), 'one scale for all would do as well'
+
+
+# Launches of one Euler step beside five for every layer: into the stack, and out of it with the
+# step itself; π0 puts its state's token in front.
+ENDS = {'pi05': (2, 0), 'pi0': (3, 1), 'smolvla': (3, 0)}
+
+
+@pytest.mark.parametrize('family', ENDS)
+def test_a_step_is_five_launches_a_layer(family: str) -> None:
+    """At full size nothing else stands in the chain of a step: it is what a chunk's time is."""
+    import vla_aot
+
+    kernels, torches = vla_aot.step_launches(family)
+    layers = FULL[family].expert.layers
+    ours, theirs = ENDS[family]
+    assert (sum(kernels.values()), torches) == (5 * layers + ours, theirs), kernels
+
+
+def test_parts_put_together_apart_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: attention in two launches, and a step has one more a layer."""
+    import vla_aot
+
+    from flashrt_policies.kernels import vla_attention_triton
+
+    monkeypatch.setattr(vla_attention_triton, 'FOLD', False)
+    kernels, _ = vla_aot.step_launches('smolvla')
+    assert kernels['merge_kernel'] == FULL['smolvla'].expert.layers
 
 
 @pytest.mark.slow

@@ -1,8 +1,12 @@
-"""Every launch of the vision-language-action kernels at full size, recorded without a GPU."""
+"""Every launch of the vision-language-action policies at full size, recorded without a GPU.
+
+The real networks run on tensors that have a shape and hold nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +14,54 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'policies_lm'))
 import lm_aot
 
-from flashrt_policies.kernels.vla_matrix import Matrix
-from flashrt_policies.kernels.vla_rope import Rotary
-from flashrt_policies.vla.sizes import FULL, Sizes
+from flashrt_policies.kernels import vla_noise_triton
+from flashrt_policies.vla.load import build
+from flashrt_policies.vla.network import Network
+from flashrt_policies.vla.sizes import FULL
+from flashrt_ros.bench.policy_models import PROMPTS, stand_in
 
 lm_aot.TYPES.setdefault(torch.float8_e4m3fn, 'fp8e4nv')
 FLOAT8_FROM = 89  # compute capability that converts float8 itself
+META = torch.device('meta')  # where no number is
+FREE = ('aten.empty', 'aten.new_empty', 'aten.detach')  # beside views: they launch nothing
+
+
+class Shapes:
+    """A source of tensors without numbers."""
+
+    device, dtype = META, torch.bfloat16
+
+    def has(self, name: str) -> bool:
+        """There is always such a tensor."""
+        return True
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Sizes are given."""
+        raise NotImplementedError
+
+    def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return a tensor of this shape."""
+        return torch.empty(shape, dtype=dtype or self.dtype, device=META)
+
+    def finish(self, idle: tuple[str, ...]) -> str:
+        """Nothing is left over."""
+        return ''
+
+
+class Count(TorchDispatchMode):
+    """Counts torch's operations that launch a kernel."""
+
+    launched = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one."""
+        self.launched += not func.is_view and not str(func).startswith(FREE)
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager
@@ -32,95 +74,66 @@ def recorded(shared: int, early: bool) -> Iterator[list[lm_aot.Launch]]:
     """
     from triton.runtime.jit import JITFunction
 
-    from flashrt_policies.kernels import launch
+    from flashrt_policies.kernels import launch, vla_attention_triton, vla_linear_triton
 
     seen: list[lm_aot.Launch] = []
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         seen.append((self, args, kwargs))
 
+    # Counters without numbers must not outlive the block.
+    counters = functools.cache(vla_linear_triton.counters.__wrapped__)
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(JITFunction, 'run', run))
         launch.shared_bytes.cache_clear()
         stack.enter_context(mock.patch.object(launch, 'shared_bytes', lambda device: shared))
         stack.enter_context(mock.patch.object(launch, 'overlaps', lambda device: early))
-        for name in ('vla_attention_triton', 'vla_linear_triton'):
-            module = __import__(f'flashrt_policies.kernels.{name}', fromlist=['x'])
+        for module in (vla_attention_triton, vla_linear_triton):
             stack.enter_context(mock.patch.object(module, 'processors', lambda device: 132))
+            stack.enter_context(mock.patch.object(module, 'counters', counters))
         yield seen
 
 
-def _family(sizes: Sizes, prefix: int, suffix: int, kind: str, float8: bool) -> None:
-    from flashrt_policies.kernels import (
-        vla_attention_triton,
-        vla_flow_triton,
-        vla_linear_triton,
-        vla_noise_triton,
-        vla_norm_triton,
-        vla_rope_triton,
-    )
+def made(family: str, views: int, float8: bool, steps: int = 1) -> Network:
+    """Return the network of a family at full size."""
+    folder = stand_in(family, views, False)
+    source: Any = Shapes()
+    network, _ = build(family, source, FULL[family], folder, float8)
+    network.steps = min(steps, network.steps)
+    return network
 
-    def new(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype)
 
-    def matrix(rows: int, columns: int) -> Matrix:
-        if not float8:
-            return Matrix(new(rows, columns))
-        return Matrix(new(rows, columns, dtype=torch.float8_e4m3fn), new(rows, dtype=wide))
+def denoise(network: Network) -> None:
+    """Run the Euler steps."""
+    sizes, whole = network.sizes, torch.int64
+    wide = {'dtype': torch.float32, 'device': META}
+    x = torch.empty(network.horizon, sizes.action, **wide)
+    state = torch.empty(max(1, sizes.state), **wide)
+    length, pace = (torch.empty(n, dtype=whole, device=META) for n in (1, 2))
+    kv = torch.empty(network.kv_shape, dtype=torch.bfloat16, device=META)
+    network.denoise(x, length, state, kv, x.clone(), pace)
 
-    wide, whole = torch.float32, torch.int32
-    heads, text, expert, tower = sizes.text.heads, sizes.text, sizes.expert, sizes.tower
-    queries, keys = heads.queries * heads.dim, heads.kv * heads.dim
-    span = prefix + suffix
-    table = Rotary(new(span, heads.dim // 2, dtype=wide), new(span, heads.dim // 2, dtype=wide))
-    cache = new(span, heads.kv, heads.dim)
-    rank = new(span, dtype=whole)
-    pixels = new((tower.side // tower.patch) ** 2, tower.width)
-    vector = new(tower.width)
-    vla_norm_triton.add_layer_norm(pixels, pixels, vector, vector, 1e-6)
-    vla_norm_triton.add_layer_norm(pixels, None, vector, vector, 1e-6)
-    vla_norm_triton.gated(new(prefix, 2 * text.mlp), kind)
-    vla_rope_triton.split_rotate(
-        new(prefix, queries + 2 * keys), table, rank, heads, cache[:prefix], cache[:prefix]
-    )
-    wide_q = new(prefix, heads.queries, heads.dim)
-    vla_attention_triton.attend(wide_q, cache[:prefix], cache[:prefix], rank, rank)
-    few_q = new(suffix, heads.queries, heads.dim)
-    vla_attention_triton.attend(few_q, cache, cache, rank, rank)
-    x = new(suffix, expert.width)
-    scale = new(expert.width, dtype=wide)
-    for width in (queries + 2 * keys, queries):
-        bias = new(width, dtype=wide)
-        vla_linear_triton.project_heads(
-            x, matrix(width, expert.width), bias, scale, 1e-6, table, rank, heads,
-            cache[-suffix:], cache[-suffix:],
-        )  # fmt: skip
-    vla_linear_triton.project_add(x, new(suffix, queries), matrix(expert.width, queries), scale)
-    vla_linear_triton.project_add(x, new(suffix, queries), matrix(expert.width, queries), None)
-    hidden = new(2 * expert.mlp, dtype=wide)
-    weight = matrix(2 * expert.mlp, expert.width)
-    vla_linear_triton.project_gated(x, weight, hidden, scale, 1e-6, kind)
-    vla_linear_triton.project_gated(x, weight, None, scale, 1e-6, kind)
-    down = matrix(expert.width, expert.mlp)
-    vla_linear_triton.project_add(x, new(suffix, expert.mlp), down, scale)
-    chunk = new(50, sizes.action, dtype=wide)
-    first = Matrix(new(expert.width, sizes.action))
-    vla_linear_triton.project(chunk, first, scale, None, 0.0, 'silu', None)
-    vla_linear_triton.project(chunk[:1], first, scale, None, 0.0, '', None)
-    square = Matrix(new(expert.width, expert.width))
-    vla_linear_triton.project(x, square, scale, None, 0.0, '', None)
-    leave, bias = Matrix(new(sizes.action, expert.width)), new(sizes.action, dtype=wide)
-    vla_linear_triton.project(x, leave, bias, scale, 1e-6, '', wide)
-    vla_noise_triton.normal_(chunk, new(1, dtype=torch.int64), new(1, dtype=torch.int64))
-    vla_flow_triton.advance(chunk, chunk, chunk, new(50, 1, dtype=wide), 0.5, 1.0, 0.1)
+
+def replay(network: Network) -> None:
+    """Run everything a chunk takes: images, prefix, noise, steps."""
+    side = network.sizes.tower.side
+    image = torch.empty(side, side, 3, dtype=torch.uint8, device=META)
+    features = network.vision([image] * network.views)
+    words = torch.empty(network.prompt, dtype=torch.int32, device=META)
+    state = torch.empty(max(1, network.sizes.state), dtype=torch.float32, device=META)
+    length = torch.empty(1, dtype=torch.int64, device=META)
+    kv = torch.empty(network.kv_shape, dtype=torch.bfloat16, device=META)
+    network.fill(features, words, length, state, kv)
+    chunk = torch.empty(network.horizon, network.sizes.action, dtype=torch.float32, device=META)
+    vla_noise_triton.normal_(chunk, length, length)
+    denoise(network)
 
 
 def launches(shared: int, float8: bool, early: bool) -> list[lm_aot.Launch]:
     """Return one launch of every distinct setting of the three families at full size."""
     with recorded(shared, early) as seen:
-        _family(FULL['pi05'], 712, 50, 'gelu', float8)
-        _family(FULL['pi0'], 560, 51, 'gelu', float8)
-        _family(FULL['smolvla'], 177, 50, 'silu', float8)
+        for family in PROMPTS:
+            replay(made(family, 2, float8))
     distinct: dict[str, lm_aot.Launch] = {}
     for kernel, args, kwargs in seen:
         types = [a.dtype for a in args if isinstance(a, torch.Tensor)]
@@ -128,3 +141,18 @@ def launches(shared: int, float8: bool, early: bool) -> list[lm_aot.Launch]:
             f'{kernel.fn.__name__} {sorted(kwargs.items())} {types}', (kernel, args, kwargs)
         )
     return list(distinct.values())
+
+
+def step_launches(family: str) -> tuple[dict[str, int], int]:
+    """Return how often one more Euler step launches each kernel, and torch's own."""
+    found: list[tuple[dict[str, int], int]] = []
+    for steps in (1, 2):
+        with recorded(lm_aot.SHARED[90], True) as seen, torch.no_grad():
+            network = made(family, 2, False, steps)
+            seen.clear()
+            with Count() as count:
+                denoise(network)
+        names = [kernel.fn.__name__ for kernel, _, _ in seen]
+        found.append(({name: names.count(name) for name in set(names)}, count.launched))
+    (one, torch_one), (two, torch_two) = found
+    return {name: two[name] - one[name] for name in two}, torch_two - torch_one

@@ -8,6 +8,7 @@ the largest error relative to the largest value; the script fails when one is ab
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -22,14 +23,15 @@ from lm_kernel_cases import Draw, interpreter_with_new_numpy
 
 from flashrt_policies.kernels import (
     vla_attention,
-    vla_flow,
     vla_norm,
     vla_rope,
 )
+from flashrt_policies.kernels.vla_linear import Euler, Stream
 from flashrt_policies.kernels.vla_matrix import Matrix, quantised
 from flashrt_policies.kernels.vla_rope import Heads, Rotary
 
 Errors = Iterator[tuple[str, float]]
+PULL = 3.0  # guidance weight that the steps are checked with
 
 
 def error(found: Tensor, want: Tensor) -> float:
@@ -106,10 +108,18 @@ def attention(d: Draw) -> Errors:
         rank_q = torch.arange(tokens, dtype=torch.int32) + 1
         on = (q, k, v, rank_q.to(d.device), rank_k.to(d.device))
         want = exact_attention(wide(q), wide(k), wide(v), rank_q, rank_k)
-        for busy in (1, 132):  # the keys whole, and in parts
-            with mock.patch.object(kernels, 'processors', lambda device, busy=busy: busy):
+        for busy, fold in ((1, True), (132, True), (132, False)):  # whole, in parts, and apart
+            with (
+                mock.patch.object(kernels, 'processors', lambda device, busy=busy: busy),
+                mock.patch.object(kernels, 'FOLD', fold),
+                mock.patch.object(kernels, 'FEW_ROWS', 8),
+            ):
                 found = kernels.attend(*on)
-            yield f'attend {tokens}x{span} {tuple(heads)} on {busy}', error(found, want)
+            clean = not kernels.counters(q.device).any()
+            yield (
+                f'attend {tokens}x{span} {tuple(heads)} on {busy} fold={fold}',
+                error(found, want) if clean else float('inf'),
+            )
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> Tensor:
@@ -133,25 +143,51 @@ def products(d: Draw) -> Errors:
             exact = wide(weight.data.float())
             if weight.scale is not None:
                 exact = exact * wide(weight.scale)[:, None]
+            if weight.scale is None:
+                found = kernels.project(x, weight, bias, 'silu')
+                want = vla_norm.activate(wide(x) @ exact.mT + wide(bias), 'silu')
+                yield f'project {name}', error(found, want)
             y = norm(wide(x), wide(scale)) @ exact.mT + wide(bias)
-            found = kernels.project(x, weight, bias, scale, 1e-6, 'silu', torch.float32)
-            yield f'project {name}', error(found, vla_norm.activate(y, 'silu'))
             pair = y.unflatten(-1, (-1, 2))
             want = vla_norm.activate(pair[..., 0], 'gelu') * pair[..., 1]
-            found = kernels.project_gated(x, weight, bias, scale, 1e-6, 'gelu')
-            yield f'gated {name}', error(found, want)
-            stream, gate = d.normal(rows, width), d.wide(width)
-            want = wide(stream) + (wide(x) @ exact.mT) * wide(gate)
-            before = stream.clone()
-            kernels.project_add(stream, x, weight, gate)
-            yield f'add {name}', error(stream, want)
-            with (
-                mock.patch.object(kernels, 'DEEP', 32),
-                mock.patch.object(kernels, 'DEPTH', 32),
-            ):
-                kernels.project_add(before, x, weight, gate)
-            clean = not kernels.counters(x.device).any()
-            yield f'add in parts {name}', error(before, want) if clean else float('inf')
+            for stream in (Stream(x), prepared(x, scale)):
+                ahead = stream.scaled is not None
+                found = kernels.project_gated(stream, weight, bias, scale, 1e-6, 'gelu')
+                yield f'gated {name} ahead={ahead}', error(found, want)
+            yield from sums(d, x, weight, exact, name)
+
+
+def prepared(x: Tensor, scale: Tensor) -> Stream:
+    """Return a stream whose next norm is prepared, in tiles of three columns."""
+    scaled = (x.float() * scale).to(x.dtype)
+    tiles = torch.nn.functional.pad(x.float().square(), (0, -x.shape[1] % 3)).unflatten(1, (-1, 3))
+    return Stream(x, scaled, tiles.sum(-1).mT.contiguous())
+
+
+def sums(d: Draw, x: Tensor, weight: Matrix, exact: Tensor, name: str) -> Errors:
+    """What is added to the stream, and the norm that is prepared with it: whole and in parts."""
+    from flashrt_policies.kernels import vla_linear_triton as kernels
+
+    rows, width = x.shape[0], exact.shape[0]
+    start, gate, scale = d.normal(rows, width), d.wide(width), d.wide(width)
+    want = wide(start) + (wide(x) @ exact.mT) * wide(gate)
+    for deep, ahead in ((1 << 20, True), (32, True), (32, False)):
+        with (
+            mock.patch.object(kernels, 'DEEP', deep),
+            mock.patch.object(kernels, 'DEPTH', 32),
+            mock.patch.object(kernels, 'AHEAD', ahead),
+        ):
+            stream = Stream(start.clone())
+            kernels.project_add(stream, x, weight, gate, scale)
+        worst = error(stream.x, want)
+        if ahead and stream.scaled is not None and stream.squares is not None:
+            worst = max(
+                worst,
+                error(stream.scaled, wide(stream.x) * wide(scale)),
+                error(stream.squares.sum(0), wide(stream.x).square().sum(1)),
+            )
+        clean = not kernels.counters(x.device).any()
+        yield f'add {name} deep={deep} ahead={ahead}', worst if clean else float('inf')
 
 
 def norm(x: Tensor, scale: Tensor) -> Tensor:
@@ -172,7 +208,7 @@ def heads(d: Draw) -> Errors:
         cache = d.normal(2, rows, shape.kv, shape.dim)
         truth = torch.zeros(2, rows, shape.kv, shape.dim, dtype=torch.float64)
         q = kernels.project_heads(
-            x, weight, bias, scale, 1e-6, made, positions, shape, cache[0], cache[1]
+            prepared(x, scale), weight, bias, scale, 1e-6, made, positions, shape, *cache
         )
         y = norm(wide(x), wide(scale)) @ wide(weight.data).mT + wide(bias)
         want = vla_rope.split_rotate_plain(y, exact, positions.cpu(), shape, *truth)
@@ -181,22 +217,60 @@ def heads(d: Draw) -> Errors:
         only = Matrix(weight.data[: shape.queries * shape.dim].contiguous())
         bias = bias[: shape.queries * shape.dim].contiguous()
         again = kernels.project_heads(
-            x, only, bias, scale, 1e-6, made, positions, shape, cache[0], cache[1]
+            Stream(x), only, bias, scale, 1e-6, made, positions, shape, cache[0], cache[1]
         )
         yield f'queries alone {rows} {tuple(shape)}', error(again, want)
 
 
 def steps(d: Draw) -> Errors:
-    """One Euler step under guidance."""
-    from flashrt_policies.kernels import vla_flow_triton as kernels
+    """One Euler step under guidance, the rows behind a first one that takes no part."""
+    from flashrt_policies.kernels import vla_linear_triton as kernels
 
-    for rows, width in ((10, 32), (3, 7)):
-        x, velocity, target = (d.wide(rows, width) for _ in range(3))
-        held = d.wide(rows, 1)
+    for rows, width, depth in ((10, 32, 48), (3, 7, 40)):
+        h, weight = d.normal(rows + 1, depth), Matrix(d.normal(width, depth, std=depth**-0.5))
+        scale, bias = d.wide(depth), d.wide(width)
+        x, target, held = d.wide(rows, width), d.wide(rows, width), d.wide(rows, 1)
         want = wide(x)
-        vla_flow.advance(want, wide(velocity), wide(target), wide(held), 0.7, 3.0, 0.1)
-        kernels.advance(x, velocity, target, held, 0.7, 3.0, 0.1)
-        yield f'step {rows}x{width}', error(x, want)
+        velocity = norm(wide(h[1:]), wide(scale)) @ wide(weight.data).mT + wide(bias)
+        Euler(want, wide(target), wide(held), 0.7, PULL, 0.1).advance(velocity)
+        for stream in (Stream(h), prepared(h, scale)):
+            found = x.clone()
+            step = Euler(found, target, held, 0.7, 3.0, 0.1)
+            kernels.project_flow(stream.behind(1), weight, bias, scale, 1e-6, step)
+            yield f'step {rows}x{width} ahead={stream.scaled is not None}', error(found, want)
+
+
+def stacks(d: Draw) -> Errors:
+    """A whole step of two layers: every launch in its place, against the plain bodies."""
+    from flashrt_policies.kernels import vla_attention_triton, vla_linear_triton
+    from flashrt_policies.vla import expert as module
+    from flashrt_policies.vla.sizes import Stack
+    from flashrt_policies.vla.tensors import RandomSource
+
+    sizes = Stack(40, 2, Heads(2, 1, 16), 48)
+    tokens, prefix = 5, 70
+    for crossing in (frozenset(), frozenset({1})):
+        source = RandomSource(torch.device(d.device), d.dtype)
+        expert = module.Expert(source, 'x.', sizes, False, crossing=crossing)
+        made, _ = table(d, prefix + tokens, 16)
+        kv = d.normal(2, 2, prefix + tokens, 1, 16)
+        own = torch.arange(tokens, dtype=torch.int32, device=d.device)
+        rank = torch.zeros(prefix, dtype=torch.int32, device=d.device)
+        ranks = (own + 2, torch.cat((rank, own + 2)))
+        start, scale = d.normal(tokens, 40), d.wide(40)
+        results = []
+        for fast in (False, True):
+            x, cache = start.clone(), kv.clone()
+            with contextlib.ExitStack() as stack:
+                for name in ('project_heads', 'project_add', 'project_gated', 'attend'):
+                    kernels = vla_attention_triton if name == 'attend' else vla_linear_triton
+                    plain = getattr(module, name)
+                    chosen = getattr(kernels, name) if fast else plain
+                    stack.enter_context(mock.patch.object(module, name, chosen))
+                stream = expert(x, 0, made, (own + prefix, own), ranks, cache, scale)
+            results.append((stream.x, cache))
+        worst = max(error(a, b) for a, b in zip(results[1], results[0], strict=True))
+        yield f'stack crossing={sorted(crossing)}', worst
 
 
 def draws(d: Draw) -> Errors:
@@ -222,6 +296,7 @@ CASES: dict[str, Callable[[Draw], Errors]] = {
     'products': products,
     'heads': heads,
     'steps': steps,
+    'stacks': stacks,
     'draws': draws,
 }
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
