@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize('capability', [87, 90, 110, 121])
 def test_kernels_compile_ahead_of_time(
     capability: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -14,6 +14,8 @@ from flashrt_policies.kernels.vla_matrix import quantised
 from flashrt_policies.vla.sizes import FULL
 
 pytest.importorskip('triton', reason='the kernels are written in Triton')
+# The interpreter takes a minute where nothing else runs, and much longer on a busy machine.
+pytestmark = pytest.mark.timeout(1800)
 HERE = Path(__file__).parent
 CASES = ('norms', 'rotations', 'attention', 'products', 'heads', 'steps', 'stacks', 'draws')
 
@@ -22,9 +24,7 @@ def interpreted(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     """Run the cases in Triton's interpreter, in a process of its own."""
     environment = {**os.environ, 'TRITON_INTERPRET': '1', 'PYTHONWARNINGS': 'ignore'}
     command = [sys.executable, *(['-c', code] if code else [str(HERE / 'vla_kernel_cases.py')])]
-    return subprocess.run(
-        [*command, *args], env=environment, capture_output=True, text=True, timeout=280
-    )
+    return subprocess.run([*command, *args], env=environment, capture_output=True, text=True)
 
 
 def test_kernels_agree_with_float64_in_the_interpreter() -> None:
@@ -93,7 +93,7 @@ def test_parts_put_together_apart_are_counted(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize('capability', [87, 90, 110, 121])
 def test_kernels_compile_ahead_of_time(
     capability: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
