@@ -31,6 +31,7 @@ from flashrt_interfaces.srv import (
     Snapshot,
     StartEpisode,
 )
+from flashrt_ros.control import episode as states
 from flashrt_ros.nodes import names, qos
 from flashrt_ros.nodes.goal import Goal
 from flashrt_ros.nodes.peers import Await, Peers, PeerSilent
@@ -149,6 +150,18 @@ class Operator:
     def until(self, holds: Callable[[], bool], timeout: float) -> bool:
         """Wait until ``holds()``, looked at after every message; False after ``timeout`` s."""
         return self.changed.until(holds, timeout)
+
+    def ended(self, number: int) -> bool:
+        """Return whether episode ``number`` is over, and all that was said in it is recorded.
+
+        Messages of one topic keep their order, but a topic with few of them overtakes one with
+        many: so robot and gate must have been heard in the epoch that the end has raised.
+        """
+        now = self.episode
+        if now is None or now.episode != number or now.state not in (states.IDLE, states.FAULT):
+            return False
+        heard = [said[-1][1].epoch for said in (self.record.states, self.record.sent) if said]
+        return now.state == states.FAULT or min(heard, default=0) >= now.epoch
 
     def generation(self) -> int:
         """Return the place in the plan, from 1, of the subgoal posted last; 0 before the first."""

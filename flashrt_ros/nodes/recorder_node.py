@@ -42,7 +42,7 @@ PARAMS = (
     Param('keep', 100, 'files kept; the oldest are deleted', 1, 10**6),
     *PROCESS_PARAMS,
 )
-STRAGGLERS_S = 1.0  # after its end, what was said of an episode may still be on its way
+LOOK_S, LOOKS = 0.25, 4  # after its end, what was said of an episode may still be on its way
 OVER = (episode.IDLE, episode.FAULT)
 
 
@@ -88,7 +88,7 @@ class RecorderNode(Managed):
         self.p = declare(self, PARAMS)
         self._now: Recording | None = None
         self._latest = (0, 0)  # episode and epoch
-        self._ends = math.inf  # monotonic second at which the file is complete
+        self._looks = math.inf  # before the file is complete
 
     def stamp(self) -> tuple[int, int]:
         """Return the episode and epoch that are heard of."""
@@ -120,7 +120,7 @@ class RecorderNode(Managed):
             topics.append((Image, names.IMAGE.format(camera=camera), latest))
         for kind, topic, profile in topics:
             self.listen(kind, topic, self._into(topic, kind), profile, group, raw=True)
-        self.every(STRAGGLERS_S / 4, self._look, group)
+        self.every(LOOK_S, self._look, group)
 
     def deactivate(self) -> None:
         """Complete the file that is being written."""
@@ -147,7 +147,7 @@ class RecorderNode(Managed):
         if self._now is not None and msg.episode != self._now.number:
             self._end()
         over = msg.state in OVER
-        self._ends = time.monotonic() + STRAGGLERS_S if over else math.inf
+        self._looks = LOOKS if over else math.inf
         if self._now is None and not over:
             at = datetime.now().strftime('%Y%m%d-%H%M%S')
             self._now = Recording(
@@ -155,7 +155,9 @@ class RecorderNode(Managed):
             )
 
     def _look(self) -> None:
-        if time.monotonic() >= self._ends:
+        """Between two looks at least one message of every topic that has some is taken."""
+        self._looks -= 1
+        if self._looks <= 0:
             self._end()
 
     def _end(self) -> None:

@@ -8,12 +8,14 @@ exceeds.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flashrt_ros.nodes.convert import key
 from flashrt_ros.nodes.lifecycle import Lifecycle
 from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.runner import System, free_domain
@@ -98,12 +100,7 @@ def toy_system(
 
 def ended(operator: Operator, number: int) -> bool:
     """Wait until episode ``number`` is over."""
-
-    def over() -> bool:
-        now = operator.episode
-        return now is not None and now.episode == number and now.state in ('idle', 'fault')
-
-    return operator.until(over, LONG)
+    return operator.until(lambda: operator.ended(number), LONG)
 
 
 def becomes(operator: Operator, state: str) -> bool:
@@ -118,11 +115,20 @@ def state_of(operator: Operator) -> str:
 
 def moves(operator: Operator, epoch: int = 0) -> bool:
     """Wait until an action, of ``epoch`` or a new one, goes through the gate."""
-    seen = 0 if epoch else len(operator.record.sent)
-    return operator.until(
-        lambda: any(not m.held and epoch in (0, m.epoch) for _, m in operator.record.sent[seen:]),
-        LONG,
-    )
+    now = 0 if epoch else time.time_ns()
+
+    def moving() -> bool:
+        return any(not m.held and epoch in (0, m.epoch) for m in since(operator.record.sent, now))
+
+    return operator.until(moving, LONG)
+
+
+def since(record: list[tuple[float, Any]], nanoseconds: int) -> list[Any]:
+    """Return what was sent after ``nanoseconds`` of ROS time, by its own stamp.
+
+    When a message reached this process says nothing: a busy one reads what was sent long ago.
+    """
+    return [m for _, m in record if key(m.header.stamp) > nanoseconds]
 
 
 def moves_again(operator: Operator) -> bool:

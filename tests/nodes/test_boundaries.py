@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
-from harness import INSTRUCTION, LONG, becomes, looked_for, moves, state_of, toy_system
+from harness import INSTRUCTION, LONG, becomes, looked_for, moves, since, state_of, toy_system
 
 from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.peers import PeerRefused
@@ -74,9 +75,10 @@ def test_a_capsule_under_a_name_of_ones_own(running: Running) -> None:
 def test_rollback_by_boundaries(running: Running) -> None:
     """One back is the second subgoal, two back the start; brain and world go back, and on."""
     _, operator = running
-    assert operator.state is not None
-    assert operator.until(operator.ticked(operator.state.tick + 5), LONG)
-    before = operator.state.tick
+    now = time.time_ns()  # the boundary is frozen by now
+    assert operator.until(lambda: bool(since(operator.record.states, now)), LONG)
+    before = since(operator.record.states, now)[0].tick + 1
+    assert operator.until(operator.ticked(before), LONG)
     one = operator.rollback(1)
     assert one.boundary == 'subgoal-2'
     assert moves(operator, one.epoch)
@@ -170,7 +172,8 @@ def test_a_goal_to_its_end() -> None:
         assert result.ticks >= 48
         progress = [f.progress for f in goal.feedback]
         assert progress == sorted(progress)
-        assert {f.subgoal for f in goal.feedback} == {'open the drawer', 'close the drawer'}
+        both = {'open the drawer', 'close the drawer'}
+        assert operator.until(lambda: {f.subgoal for f in goal.feedback} == both, LONG)
         refused = operator.rollout('make coffee').result(LONG)
         assert (refused.success, refused.outcome) == (False, 'fault')
         assert '"make coffee" is no subgoal of this policy' in refused.reason

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
-from harness import INSTRUCTION, LONG, becomes, moves, moves_again, says, toy_system
+from harness import INSTRUCTION, LONG, becomes, moves, moves_again, says, since, toy_system
 
 from flashrt_ros.nodes.operator import Operator
 
@@ -27,9 +28,9 @@ def holds(operator: Operator, words: str) -> bool:
 
 def only_holds(operator: Operator, count: int = 3) -> bool:
     """Wait for some more of what the gate sends; whether none of it moves the robot."""
-    seen = len(operator.record.sent)
-    assert operator.until(lambda: len(operator.record.sent) > seen + count, LONG)
-    return all(m.held for _, m in operator.record.sent[seen:])
+    now, record = time.time_ns(), operator.record
+    assert operator.until(lambda: len(since(record.sent, now)) >= count, LONG)
+    return all(m.held for m in since(record.sent, now))
 
 
 def test_the_gate_notices_and_outlives_everybody() -> None:

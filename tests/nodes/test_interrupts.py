@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from harness import INSTRUCTION, LONG, becomes, looked_for, moves, moves_again, toy_system
+from harness import INSTRUCTION, LONG, becomes, looked_for, moves, moves_again, since, toy_system
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
 from flashrt_interfaces.msg import ControlCommand
 from flashrt_ros.nodes import names, qos
-from flashrt_ros.nodes.convert import key
 from flashrt_ros.nodes.lifecycle import Lifecycle
 from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.peers import PeerRefused
@@ -71,18 +70,14 @@ def test_no_old_action_after_an_interrupt(running: Running) -> None:
         asked = time.time_ns()
         answer = operator.interrupt('test')
         at = time.time_ns()
-        seen = len(record.states) + 3
-        assert operator.until(lambda n=seen: len(record.states) > n, LONG)
-        sent = [m for _, m in record.sent if key(m.header.stamp) > at]
-        states = [m for _, m in record.states if key(m.header.stamp) > at]
-        assert states
+        assert operator.until(lambda at=at: len(since(record.states, at)) > 3, LONG)
+        assert operator.until(lambda at=at: len(since(record.sent, at)) > 3, LONG)
+        sent, states = since(record.sent, at), since(record.states, at)
         assert [m.epoch for m in sent if m.epoch < answer.epoch and not m.held] == []
         assert all(m.applied_epoch >= answer.epoch for m in states)
         assert all(m.held for m in states)
         carried_out = [
-            m.tick
-            for _, m in record.states
-            if asked < key(m.header.stamp) < at and m.applied_epoch < answer.epoch
+            m.tick for m in since(record.states, asked) if m.applied_epoch < answer.epoch
         ]
         assert answer.ack_ticks <= len(set(carried_out))  # and no others
         assert becomes(operator, 'interrupted')

@@ -19,7 +19,6 @@ INTO_MOTION = 24  # ticks under the second subgoal before the interrupt
 PAUSE_S = 0.6  # how long the robot is left standing, in seconds
 LOOK_S = 0.5  # how often the processes are looked after while waiting, in seconds
 EPISODE_S = 90.0  # longest wait for an episode to end, in seconds
-_OVER = (states.IDLE, states.FAULT)
 
 
 @dataclass
@@ -81,12 +80,12 @@ class Story:
         told.epochs.append(answer.epoch)
         self.say(f'episode 1: "{instruction}"')
         epoch = answer.epoch
-        self._until(lambda: self._in_motion(epoch) or self._over(1), EPISODE_S)
-        if self._over(1):
+        self._until(lambda: self._in_motion(epoch) or self.operator.ended(1), EPISODE_S)
+        if self.operator.ended(1):
             told.trouble.append('episode 1 ended before its second subgoal: no interrupt')
         else:
             self._interrupt()
-        if not self._until(lambda: self._over(1), EPISODE_S):
+        if not self._until(lambda: self.operator.ended(1), EPISODE_S):
             told.trouble.append(f'episode 1 did not end within {EPISODE_S:.0f} s')
         self._close()
 
@@ -110,7 +109,7 @@ class Story:
         told.epochs.append(answer.epoch)
         told.reset_ms = answer.reset_ms
         self.say(f'reset in {answer.reset_ms:.0f} ms; episode 2 from the restored start')
-        if not self._until(lambda: self._over(2), EPISODE_S):
+        if not self._until(lambda: self.operator.ended(2), EPISODE_S):
             told.trouble.append(f'episode 2 did not end within {EPISODE_S:.0f} s')
         self._close()
 
@@ -140,10 +139,6 @@ class Story:
         newest = [m for _, m in self.told.record.sent[-2 * INTO_MOTION :]]
         moving = [m for m in newest if m.epoch == epoch and m.generation == 2 and not m.held]
         return len(moving) >= INTO_MOTION
-
-    def _over(self, number: int) -> bool:
-        episode = self.operator.episode
-        return episode is not None and episode.episode == number and episode.state in _OVER
 
 
 def done(record: Record, epochs: set[int], text: str, index: int) -> bool:
