@@ -95,7 +95,7 @@ class Improver:
     def _claim(self, digest: str) -> None:
         """Make the folder this improvement's, or see that it is."""
         settings = {
-            'recipe': plain(self.recipe),
+            'recipe': plain(dataclasses.replace(self.recipe, rounds=1)),  # more may follow
             'weights': digest,
             'tasks': [task.environment for task in self.tasks],
             'others': [task.environment for task in self.others],
@@ -132,13 +132,12 @@ class Improver:
         for number in range(self.recipe.rounds):
             rounds.append(self._round(number, policy, shown, rounds))
             policy = str(self.out / f'round-{number}' / 'checkpoint')
-        last = self.out / f'round-{self.recipe.rounds - 1}'
+        last = f'round-{self.recipe.rounds - 1}'
+        unsaid = str(self.out / last / 'unsaid')
         controls = {
-            'unsaid': self._evaluate('unsaid', str(last / 'unsaid'), self.tasks, evaluate.unsaid),
-            'others before': self._evaluate(
-                'others-before', self.policy, self.others, evaluate.others
-            ),
-            'others after': self._evaluate('others-after', policy, self.others, evaluate.others),
+            'unsaid': self._evaluate(f'{last}/unsaid', unsaid, self.tasks, evaluate.unsaid),
+            'others before': self._evaluate('others', self.policy, self.others, evaluate.others),
+            'others after': self._evaluate(f'{last}/others', policy, self.others, evaluate.others),
         }
         return write(self.out, self.recipe, self.policy, before, rounds, controls)
 

@@ -232,7 +232,7 @@ def test_a_stop_anywhere_costs_nothing(tiny_policy: Path, tmp_path: Path, world:
         except Killed:
             stops += 1
     assert code == 0 and 4 < stops < 20 and needed <= world.played <= needed + stops
-    for name in ('improvement.json', 'round-0/collected.json', 'others-after.json'):
+    for name in ('improvement.json', 'round-0/collected.json', 'round-0/others.json'):
         first, second = ((folder / name).read_text() for folder in (whole, parts))
         assert json.loads(first.replace(str(whole), '')) == json.loads(
             second.replace(str(parts), '')
@@ -247,9 +247,15 @@ def test_a_stop_anywhere_costs_nothing(tiny_policy: Path, tmp_path: Path, world:
 def test_rounds_learn_from_all_and_are_judged_by_others(
     tiny_policy: Path, tmp_path: Path, world: World, capsys: Any
 ) -> None:
-    """Later rounds learn from earlier ones too; no episode is learned from and judged by."""
-    out = tmp_path / 'out'
+    """Later rounds learn from earlier ones too; no episode is learned from and judged by.
+
+    A second round may follow when the first one is over.
+    """
+    out, one = tmp_path / 'out', TOY.replace('rounds: 2', 'rounds: 1')
+    assert run(out, tiny_policy, one, drawer_open=0.5, reach=0.9) == 0
+    before = world.played
     assert run(out, tiny_policy, TOY, drawer_open=0.5, reach=0.9) == 0
+    assert world.played == before + 5  # two collected, one judged, one unsaid, one of the others
     found = json.loads((out / 'improvement.json').read_text())
     first, second = found['rounds']
     assert first['collected'][0]['episodes'] == 2 and second['pictures'] > first['pictures']
