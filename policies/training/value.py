@@ -8,6 +8,7 @@ one that knew how the episode ended would expect just that, and nothing would su
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,14 +47,25 @@ class Value:
 
 
 @torch.no_grad()
-def features(model: FlowVLA, frames: Frames, slice_size: int = 128) -> Tensor:
+def features(
+    model: FlowVLA,
+    frames: Frames,
+    slice_size: int = 128,
+    bar: Callable[[Sequence[Tensor]], Iterable[Tensor]] = iter,
+) -> Tensor:
     """Return what the policy makes of every picture and its words, [F, K], float32.
 
     The prefix's summary, its keys and values averaged over the tokens, and the proprioception.
+
+    Args:
+        model: the policy's network.
+        frames: the pictures, on its device.
+        slice_size: pictures at a time.
+        bar: shows how far it is, for people.
     """
     found = []
     every = torch.arange(len(frames.seen), device=frames.device)
-    for index in every.split(slice_size):
+    for index in bar(every.split(slice_size)):
         images = torch.stack([shots[index] for shots in frames.images], dim=1)
         proprio, skill = frames.proprio[index], frames.skill[index]
         rows = frames.rows(skill, torch.zeros(len(index), device=frames.device))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from flashrt_policies.flow_vla.advantage import GOOD
 from flashrt_policies.flow_vla.model import FlowVLA
@@ -113,7 +115,7 @@ class OwnEpisodes:
         for mine, outcome in zip(own, self.outcomes, strict=True):
             returned[mine] = advantage.returns(seen[mine], outcome.ticks, outcome.success, limit)
         expected = expected_returns(
-            features(model, frames),
+            features(model, frames, bar=partial(tqdm, desc='pictures', unit='batch')),
             torch.from_numpy(returned).float().to(device),
             torch.from_numpy(episode).to(device),
             value,
