@@ -142,7 +142,10 @@ class Trainer(Generic[B]):
         """
         began, before, first = time.monotonic(), self.seconds, self.done
         batches = self.task.batches(first)
-        clock = None if seconds is None else _Clock(began + seconds)
+        clock = None
+        if seconds is not None:  # a run that was over before goes on, and falls once more
+            clock = _Clock(began + seconds)
+            self.steps = max(self.steps, first + 3 * WINDOW)
         while self.done < (self.steps if until is None else min(until, self.steps)):
             self._recent.append(self.step(next(batches)))
             if self.done % LOG_EVERY == 0 or self.done in (self.steps, until):

@@ -13,11 +13,13 @@ from flashrt_policies.kernels.gated_delta import recurrent
 from flashrt_policies.planner_lm.decide import open_decider
 from flashrt_policies.planner_lm.questions import YesNo
 from flashrt_policies.planner_lm.training import recipe as recipes
+from flashrt_policies.planner_lm.training import run as runs
 from flashrt_policies.planner_lm.training.batches import Batches
 from flashrt_policies.planner_lm.training.delta import Inverse, delta_rule, invert
 from flashrt_policies.planner_lm.training.examples import Examples
 from flashrt_policies.planner_lm.training.measure import (
     calibration_error,
+    fitted,
     measure,
     summarise,
 )
@@ -26,6 +28,7 @@ from flashrt_policies.planner_lm.training.run import export
 from flashrt_policies.planner_lm.training.task import PlannerTask
 from flashrt_policies.planner_lm.training.words import Words, load
 from flashrt_policies.recipes import RecipeError, plain
+from flashrt_policies.training import trainer as trainers
 from flashrt_policies.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +51,9 @@ def trainer(words: Words, folder: Path, steps: int) -> Trainer:
 
 def test_it_learns(words: Words, tmp_path: Path) -> None:
     """A few steps on one batch bring its loss down."""
-    made = trainer(words, tmp_path, 8)
+    made = trainer(words, tmp_path, 40)
     batch = next(made.task.batches(0))
-    losses = [float(made.step(batch)) for _ in range(4)]
+    losses = [float(made.step(batch)) for _ in range(12)]
     assert losses[-1] < 0.9 * losses[0], losses
 
 
@@ -147,6 +150,57 @@ def test_calibration() -> None:
     assert calibration_error([True] * 10, [1.0] * 10) == 0.0
     assert calibration_error([True, False] * 50, [0.9] * 100) == pytest.approx(0.4)
     assert calibration_error([True] * 9 + [False], [0.9] * 10) == pytest.approx(0.0)
+
+
+def test_the_temperature_that_made_answers_is_found() -> None:
+    """Answers drawn from logits divided by 2.5: it is found, and makes answers calibrated."""
+    generator = torch.Generator().manual_seed(11)
+    logits = 4 * torch.randn(20000, 4, generator=generator, dtype=torch.float64)
+    logits[:10000, 2:] = float('-inf')
+    answers = torch.multinomial((logits / 2.5).softmax(-1), 1, generator=generator)[:, 0]
+    found = fitted(logits, answers)
+    assert found == pytest.approx(2.5, rel=0.05)
+    sure, best = logits.softmax(-1).max(-1)
+    assert calibration_error((best == answers).tolist(), sure.tolist()) > 0.1, 'negative control'
+    sure, best = (logits / found).softmax(-1).max(-1)
+    assert calibration_error((best == answers).tolist(), sure.tolist()) < 0.02
+
+
+def test_the_temperature_becomes_part_of_the_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Calibrated weights give the logits of the old ones, divided by it."""
+    net, tokens = network(), torch.arange(40)[None]
+    with torch.no_grad():
+        before = net.head(net.trunk(tokens, torch.tensor([40]))[0])
+        monkeypatch.setattr(runs, 'temperature', lambda *_: 1.7)
+        assert runs.calibrate(net, [], torch.device('cpu')) == 1.7
+        after = net.head(net.trunk(tokens, torch.tensor([40]))[0])
+    assert torch.allclose(after * 1.7, before, atol=1e-4)
+    assert not torch.allclose(after, before, atol=1e-2)
+
+
+def test_a_run_by_the_clock_ends_in_time(
+    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a second a step a run of 90 seconds has as many steps as fit, and can go on later."""
+    now = [0.0]
+    monkeypatch.setattr(trainers.time, 'monotonic', lambda: now[0])
+    made = trainer(words, tmp_path, 10**6)
+
+    def step(batch: object) -> torch.Tensor:
+        made.done += 1
+        now[0] += 1.0
+        return torch.zeros(())
+
+    monkeypatch.setattr(made, 'step', step)
+    monkeypatch.setattr(made.task, 'batches', lambda first: iter(lambda: None, 0))
+    monkeypatch.setattr(made, '_pause', lambda until: False)
+    made.run(seconds=90)
+    assert 80 <= made.done == made.steps <= 90
+    assert made.rate(made.done) == 0.0 or made.loop.cooldown == 0
+    made.run(seconds=90)
+    assert 160 <= made.done <= 180
 
 
 def test_measuring_counts_every_decision(words: Words) -> None:

@@ -112,27 +112,27 @@ def measure(network: Network, batches: Iterable[Batch], device: torch.device) ->
 
 @torch.no_grad()
 def temperature(network: Network, batches: Iterable[Batch], device: torch.device) -> float:
-    """Return by what to divide a network's logits, so that its probabilities are to be trusted.
+    """Return by what to divide a network's logits so that its probabilities are to be trusted."""
+    found = [(logits.double(), answer) for _, _, logits, answer in ask(network, batches, device)]
+    return fitted(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]))
 
-    The one that makes the right answers of held-out situations likeliest (Guo et al., arXiv
-    1706.04599, section 4.2), found by halving the interval of its logarithm.
+
+def fitted(logits: Tensor, answers: Tensor) -> float:
+    """Return the temperature, 1/8 to 8, that makes the right answers likeliest.
+
+    Guo et al., arXiv 1706.04599, section 4.2; found by halving the interval of its logarithm.
+
+    Args:
+        logits: float64 [N, options], -inf where there is no option.
+        answers: int64 [N], the right ones.
     """
-    logits, answers = [], []
-    for _, _, found, answer in ask(network, batches, device):
-        logits.append(found.double())
-        answers.append(answer)
-    every, right = torch.cat(logits), torch.cat(answers)
-
-    def slope(log: float) -> float:
-        """Return the loss's derivative by the inverse temperature: it grows with it."""
-        scale = math.exp(log)
-        chances = (every * scale).softmax(-1)
-        finite = every.masked_fill(every.isinf(), 0.0)
-        given = finite.gather(1, right[:, None])[:, 0]
-        return float(((chances * finite).sum(-1) - given).mean())
-
-    low, high = math.log(1 / 8), math.log(8)
+    finite = logits.masked_fill(logits.isinf(), 0.0)
+    given = finite.gather(1, answers[:, None])[:, 0]
+    low, high = -math.log(8), math.log(8)
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
-    return math.exp(-(low + high) / 2)
+        chances = (logits / math.exp(middle)).softmax(-1)
+        # The loss falls with the temperature as long as more is expected than is right.
+        hotter = bool((chances * finite).sum(-1).mean() > given.mean())
+        low, high = (middle, high) if hotter else (low, middle)
+    return math.exp((low + high) / 2)

@@ -63,10 +63,15 @@ class Norm(nn.Module):
         self.eps, self.centred = eps, centred
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        """Return ``x / rms(x)`` scaled, times ``silu(gate)``; float32 inside."""
+        """Return ``x / rms(x)`` scaled, times ``silu(gate)``; float32 inside.
+
+        Under autocast in its lower type, once for all products that follow.
+        """
         scale = 1 + self.weight if self.centred else self.weight
         wide = F.rms_norm(x.float(), scale.shape, scale, self.eps)
-        return (wide if gate is None else wide * F.silu(gate.float())).to(x.dtype)
+        kind = x.device.type
+        lower = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        return (wide if gate is None else wide * F.silu(gate.float())).to(lower)
 
 
 class Mlp(nn.Module):
