@@ -6,7 +6,6 @@ them plays it. Seeds of evaluations lie far from those of demonstrations, see `f
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Sequence
 
 from .envs import make_scene, scene_class
@@ -23,7 +22,6 @@ __all__ = [
     'run_episode', 'start_worker',
 ]  # fmt: skip
 ENGINES = ('local', 'ray')
-_BLOCK = 5  # episodes that one process runs in a row: opening a scene takes most of a second
 _station: Station | None = None  # of this process
 
 
@@ -70,19 +68,13 @@ def roll_out(
     todo = [
         (task, [entry for entry in numbered if (task.key, entry[0]) not in done]) for task in tasks
     ]
+    jobs = [(task, *entry) for task, entries in todo for entry in entries]
     if engine == 'ray':
         from .ray_engine import play_on_ray
 
-        single = [(task, *entry) for task, entries in todo for entry in entries]
-        return play_on_ray(deployment, outputs, single, workers, address)
-    block = max(1, min(_BLOCK, len(tasks) * episodes // (4 * workers)))
-    jobs = [
-        (task, tuple(entries[i : i + block]))
-        for task, entries in todo
-        for i in range(0, len(entries), block)
-    ]
-    finished = spread(jobs, _work, workers, start_worker, (deployment, outputs))
-    return itertools.chain.from_iterable(finished)
+        return play_on_ray(deployment, outputs, jobs, workers, address)
+    # Opening a scene takes most of a second: a worker stays in one as long as it can.
+    return spread(jobs, _work, workers, start_worker, (deployment, outputs), _environment)
 
 
 def check_policy(deployment: Deployment, environment: str) -> None:
@@ -110,6 +102,10 @@ def open_scene(environment: str) -> LiveEpisode:
     return _station.open(environment)
 
 
-def _work(task: Task, numbered: tuple[tuple[int, int], ...]) -> list[Result]:
+def _work(task: Task, number: int, seed: int) -> Result:
     assert _station is not None
-    return [_station.run(task, number, seed) for number, seed in numbered]
+    return _station.run(task, number, seed)
+
+
+def _environment(job: tuple[Task, int, int]) -> str:
+    return job[0].environment
