@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from flashrt_ros.bench.report import Row
 
 PEERS = policy_peers.PEERS
 WORKS = (('pi05', 1), ('pi05', 2), ('pi05', 3), ('pi0', 2), ('smolvla', 2))
-REPLAYS = 10_000  # of which none may allocate
+REPLAYS = 10_000  # of which none may allocate, or differ in a bit
 
 Log = Callable[[str], None]
 
@@ -81,7 +81,7 @@ def chunk_rows(
         whole = timing(measured, measured.replay, runs)
     whole['host'] = timing(measured, measured.act, max(3, runs // 4))['p50']
     whole['identical'] = float(identical(measured, first))
-    rows = [Row(work, whole['p50'], 'ms', floor=floor(measured, rate), spread=whole)]
+    found = [Row(work, whole['p50'], 'ms', floor=floor(measured, rate), spread=whole)]
     tasks = [TASK[: PROMPTS[family] - 2] + letter for letter in 'ab']
     turn = [0]
 
@@ -90,18 +90,18 @@ def chunk_rows(
         measured.say(tasks[turn[0] % 2])
         measured.policy.plan()
 
-    rows.append(Row(f'{work} new prompt', 0.0, 'ms', spread=timing(measured, reprompt, runs)))
-    rows[-1].ours = rows[-1].spread['p50']
+    found.append(Row(f'{work} new prompt', 0.0, 'ms', spread=timing(measured, reprompt, runs)))
+    found[-1].ours = found[-1].spread['p50']
     policy = measured.policy
     for part, call in (
         ('images', policy.replay_vision), ('prefix', policy.replay_prefix),
         ('steps', policy.replay_denoise),
     ):  # fmt: skip
-        rows[0].spread[part] = timing(measured, call, runs)['p50']
+        found[0].spread[part] = timing(measured, call, runs)['p50']
     chunks = 3 if measured.ctx.device.type == 'cpu' else 20
     joined = Row(f'{work} jump', round(jump(measured, True, chunks), 4), 'normalised')
     joined.spread = {'free': round(jump(measured, False, chunks), 4), 'chunks': float(chunks)}
-    return [*rows, joined]
+    return [*found, joined]
 
 
 def jump(measured: Measured, guided: bool, chunks: int) -> float:
@@ -130,22 +130,36 @@ def identical(measured: Measured, first: np.ndarray) -> bool:
     return bool(np.array_equal(measured.act(), first))
 
 
-def allocation_row(device: str, replays: int) -> Row:
-    """Allocations of the device's allocator over many chunks."""
+def replay_row(device: str, replays: int) -> Row:
+    """Allocations of the device's allocator over replays of one chunk, and if any differed."""
     measured = Measured('smolvla', 1, device)
     measured.act()
     measured.ctx.freeze()
-    for _ in range(3):
+    policy = measured.policy
+    begun = [policy.counter, policy.previous, policy.pacing]
+
+    def again() -> None:
+        for buffer in begun:
+            buffer.tensor.zero_()
         measured.replay()
+
+    for _ in range(3):
+        again()
+    want, ever = policy.action.tensor.clone(), torch.zeros(policy.action.shape, dtype=torch.bool)
+    ever = ever.to(want.device)
+    differs = ever.clone()
+    torch.ne(policy.action.tensor, want, out=differs)
     measured.wait()
     with measured.ctx.backend.guard_allocations(lambda: True) as seen:
         for index in range(replays):
-            measured.replay()
+            again()
+            torch.ne(policy.action.tensor, want, out=differs)
+            ever.logical_or_(differs)
             if index % 64 == 0:
                 measured.wait()
         measured.wait()
     found = Row('allocations', float(len(seen)), 'count')
-    found.spread = {'replays': float(replays)}
+    found.spread = {'replays': float(replays), 'identical': float(not bool(ever.any()))}
     return found
 
 
@@ -180,25 +194,29 @@ def release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def measure(device: str = 'cpu', peers: Iterable[str] = PEERS, log: Log = print) -> list[Row]:
-    """All rows of the benchmark."""
+def rows(device: str, log: Log = print, works: Iterable[tuple[str, int]] = WORKS) -> Iterator[Row]:
+    """Yield the rows of the benchmark, without peers."""
     cpu = device == 'cpu'
     runs = 3 if cpu else 200
     rate = rates(device)
-    rows: list[Row] = []
-    for family, views in WORKS:
+    for family, views in works:
         log(f'{name(family, views)} ...')
-        rows += chunk_rows(family, views, device, rate, runs)
+        yield from chunk_rows(family, views, device, rate, runs)
         release(device)
     if not cpu and torch.cuda.get_device_capability() >= (8, 9):
-        rows += chunk_rows('pi05', 2, device, rate, runs, float8=True)
+        yield from chunk_rows('pi05', 2, device, rate, runs, float8=True)
         release(device)
-        rows += cosine_rows(device)
-    rows.append(allocation_row(device, 20 if cpu else REPLAYS))
+        yield from cosine_rows(device)
+    yield replay_row(device, 20 if cpu else REPLAYS)
     release(device)
-    rows += policy_ready.rows(device)
-    policy_peers.compare(rows, device, tuple(peers), log)
-    return rows
+    yield from policy_ready.rows(device)
+
+
+def measure(device: str = 'cpu', peers: Iterable[str] = PEERS, log: Log = print) -> list[Row]:
+    """All rows of the benchmark."""
+    found = list(rows(device, log))
+    policy_peers.compare(found, device, tuple(peers), log)
+    return found
 
 
 if __name__ == '__main__':

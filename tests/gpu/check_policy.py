@@ -1,10 +1,14 @@
 """One run on an NVIDIA GPU: are the VLA policies right there, and what do they cost?
 
-    python tests/gpu/check_policy.py OUTDIR [--only PART ...] [--tiny]
+    python tests/gpu/check_policy.py OUTDIR [--only PART ...] [--works FAMILY:VIEWS ...] [--tiny]
 
-Writes OUTDIR/policy.txt (what is printed) and OUTDIR/policy.json. Parts: kernels, fixtures, full,
-profile, cosine, sweep, ready. A part that raises is reported and the next one runs; the exit code
-counts the parts that failed. With `--tiny` it runs on the CPU at toy sizes, to try the script.
+Parts, in this order: `sweep` (which settings of the kernels are fastest; the parts behind it run
+with them), `kernels` (against float64), `fixtures` (against lerobot's numbers), `full` (the
+benchmark's report, as `flashrt bench policy` writes it: every model and view, float8, cosines,
+replays, start), and only when named `profile` (time by kernel). Writes OUTDIR/policy.txt (what is
+printed), OUTDIR/policy.json and OUTDIR/report.json (the benchmark's). A part that raises is
+reported and the next one runs; the exit code counts the parts that failed. With `--tiny` it runs
+on the CPU at toy sizes, to try the script.
 """
 
 from __future__ import annotations
@@ -29,13 +33,14 @@ sys.path[:0] = [str(CASES), str(Path(__file__).parent)]
 import policy_speed  # noqa: E402
 
 from flashrt_ros.bench import policy as bench  # noqa: E402
-from flashrt_ros.bench import policy_ready  # noqa: E402
+from flashrt_ros.bench import report  # noqa: E402
 from flashrt_ros.bench.policy_models import Measured  # noqa: E402
 
 results: dict[str, Any] = {}
 lines: list[str] = []
 device = 'cuda'
 works = bench.WORKS
+out = Path()
 
 
 def say(*words: object) -> None:
@@ -99,26 +104,30 @@ def fixtures() -> None:
             results[f'{family} {dtype} off'] = float(np.abs(found - want).max())
 
 
+def sweep() -> None:
+    """The settings of the steps' kernels; what is best holds for the parts behind."""
+    began = time.time()
+    failed = policy_speed.warm_all(device) if device == 'cuda' else []
+    say('compiled in', round(time.time() - began, 1), 's; failed:', failed or 'none')
+    found, times, best = policy_speed.sweep(device)
+    for line in found:
+        say(' ', line)
+    results['sweep'] = times
+    results['settings'] = {f'{module.__name__}.{key}': value for module, key, value in best}
+    for module, key, value in best:
+        setattr(module, key, value)
+    bench.release(device)
+
+
 def full() -> None:
-    """Every work at full size: parts, spread, identical replays."""
-    rate = bench.rates(device)
-    results['rates'] = rate
-    say('rates', rate)
-    runs = 3 if device == 'cpu' else 60
-    for family, views in works:
-        began = time.time()
-        for row in bench.chunk_rows(family, views, device, rate, runs):
-            say(row.work, row.ours, row.spread, row.floor.get('value'))
-            results[row.work] = [row.ours, row.spread, row.floor]
-        say('  took', round(time.time() - began, 1), 's')
-        bench.release(device)
-
-
-def float8() -> None:
-    """π0.5 with the expert in one byte a number."""
-    for row in bench.chunk_rows('pi05', 2, device, {}, 3 if device == 'cpu' else 60, float8=True):
-        say(row.work, row.ours, row.spread)
-        results[row.work] = [row.ours, row.spread]
+    """Every row of the benchmark, into a report of its own."""
+    rows = []
+    for row in bench.rows(device, say, works):
+        rows.append(row)
+        say(row.work, row.ours, row.unit, row.spread, row.floor.get('value'))
+        (out / 'report.json').write_text(
+            json.dumps(report.build('policy', device, rows), indent=1) + '\n'
+        )
 
 
 def profile() -> None:
@@ -156,41 +165,21 @@ def profile() -> None:
         bench.release(device)
 
 
-def cosine() -> None:
-    """bfloat16 and float8 against the precision above."""
-    for row in bench.cosine_rows(device):
-        say(row.work, row.ours)
-        results[row.work] = row.ours
-
-
-def sweep() -> None:
-    """Few-row products at full size over tile widths and depths."""
-    for line in policy_speed.sweep(device):
-        say(line)
-
-
-def ready() -> None:
-    """Start to first action, kernels compiled and then cached."""
-    for row in policy_ready.rows(device):
-        say(row.work, row.ours, row.spread)
-        results[row.work] = [row.ours, row.spread]
-
-
-PARTS = {
-    part.__name__: part
-    for part in (kernels, fixtures, full, profile, sweep, float8, cosine, ready)
-}
+PARTS = {part.__name__: part for part in (sweep, kernels, fixtures, full, profile)}
+USUAL = ('sweep', 'kernels', 'fixtures', 'full')
 
 
 def main() -> int:
     """Run the parts; return how many failed."""
-    global device, works
+    global device, works, out
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('out', type=Path)
-    parser.add_argument('--only', nargs='*', default=list(PARTS))
+    parser.add_argument('--only', nargs='*', default=list(USUAL), choices=list(PARTS))
     parser.add_argument('--tiny', action='store_true')
     parser.add_argument('--works', nargs='*', default=[], help='FAMILY:VIEWS; all by default')
     options = parser.parse_args()
+    out = options.out
+    out.mkdir(parents=True, exist_ok=True)
     device = 'cpu' if options.tiny else 'cuda'
     chosen = [work.split(':') for work in options.works]
     works = tuple((family, int(views)) for family, views in chosen) or works
@@ -204,9 +193,8 @@ def main() -> int:
             say(name, 'FAILED', traceback.format_exc()[-1500:])
         say(f'== {name}: {time.time() - began:.1f} s')
         gc.collect()
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / 'policy.txt').write_text('\n'.join(lines) + '\n')
-        (options.out / 'policy.json').write_text(json.dumps(results, indent=1, default=str))
+        (out / 'policy.txt').write_text('\n'.join(lines) + '\n')
+        (out / 'policy.json').write_text(json.dumps(results, indent=1, default=str))
     return failed
 
 

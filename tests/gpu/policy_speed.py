@@ -1,85 +1,191 @@
-"""What one launch of a few-row product costs at full size, by the shape of its tiles."""
+"""What the Euler steps cost by the settings of their kernels, and which settings to keep.
+
+    python tests/gpu/policy_speed.py warm SETTING DEVICE
+
+compiles what one setting needs, on few layers, so that many do it side by side. `sweep` then
+captures the steps of whole policies once for each setting, in one process, and says what every one
+of them changes, in time and in the actions.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from typing import Any
 from unittest import mock
 
 import torch
 
-from flashrt_policies.kernels import vla_linear_triton as kernels
-from flashrt_policies.kernels.vla_matrix import Matrix, quantised
+from flashrt_policies.kernels import launch, vla_attention_triton, vla_linear_triton
+from flashrt_policies.vla import sizes
+from flashrt_ros.bench import policy as bench
+from flashrt_ros.bench import policy_models
+from flashrt_ros.bench.policy_models import Measured
 
-WORKS = (
-    ('gated', 8192, 1024), ('add', 1024, 4096), ('add', 1024, 2048), ('store', 2560, 1024),
-    ('gated', 4096, 720), ('add', 720, 2048),
-)  # fmt: skip
-TILES = (  # columns, depth, loads in flight
-    (64, 128, 4), (32, 128, 5), (16, 128, 5), (16, 256, 4), (32, 256, 3), (64, 64, 6),
-)  # fmt: skip
-COPIES = 12  # of the weights: more than the cache holds
-ROWS = 50
+FAMILIES = ('pi05', 'smolvla')
+WORTH = 0.01  # of the time: what a setting must save to be kept
+linear, attention = vla_linear_triton, vla_attention_triton
+Setting = tuple[tuple[Any, str, Any], ...]
+SETTINGS: dict[str, Setting] = {
+    'as they are': (),
+    'norm-inside': ((linear, 'AHEAD', False),),
+    'merge-apart': ((attention, 'FOLD', False),),
+    'attend-16-rows': ((attention, 'FEW_ROWS', 16),),
+    'attend-64-rows': ((attention, 'FEW_ROWS', 64),),
+    'attend-3-parts': ((attention, 'FEW_PARTS', 3),),
+    'attend-12-parts': ((attention, 'FEW_PARTS', 12),),
+    'depth-64': ((linear, 'DEPTH', 64),),
+    'depth-256': ((linear, 'DEPTH', 256), (linear, 'LOADS', 3)),
+    'loads-3': ((linear, 'LOADS', 3),),
+    'loads-8': ((linear, 'LOADS', 8),),
+    'warps-8': ((linear, 'WARPS', 8),),
+    'tiles-wide': ((linear, 'BUSY', 0.3),),
+    'tiles-narrow': ((linear, 'BUSY', 0.9),),
+    'whole-inputs': ((linear, 'DEEP', 1 << 30),),
+    'two-parts': ((linear, 'PARTS', 2),),
+    'eight-parts': ((linear, 'PARTS', 8),),
+    'after-each-other': ((launch, 'STEP', 0),),
+    'beside-the-end': ((launch, 'STEP', 1),),
+}
 
 
-def product(device: str, end: str, width: int, depth: int, float8: bool) -> Callable[[], None]:
-    """Return a call that multiplies by every copy of the weights once."""
-    kind = 'gelu' if end == 'gated' else ''
-    made = [
-        torch.randn(width, depth, device=device, dtype=torch.bfloat16) * 0.05
-        for _ in range(COPIES)
-    ]
-    weights = [quantised(one) if float8 else Matrix(one) for one in made]
-    x = torch.randn(ROWS, depth, device=device, dtype=torch.bfloat16)
-    columns = width // 2 if end == 'gated' else width
-    out = torch.zeros(ROWS, columns, device=device, dtype=torch.bfloat16)
-    scale = None if end == 'add' else torch.ones(depth, device=device)
+@contextlib.contextmanager
+def applied(setting: Setting) -> Iterator[None]:
+    """Within the block the kernels have these settings."""
+    with contextlib.ExitStack() as stack:
+        for module, name, value in setting:
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+def warm(name: str, device: str) -> None:
+    """Compile what a setting needs: two layers of full width launch all that there is."""
+
+    def short(whole: sizes.Sizes) -> sizes.Sizes:
+        one = dataclasses.replace
+        return one(
+            whole, tower=one(whole.tower, layers=1), text=one(whole.text, layers=2),
+            expert=one(whole.expert, layers=2), vocabulary=512,
+        )  # fmt: skip
+
+    full = {family: short(whole) for family, whole in sizes.FULL.items()}
+    with applied(SETTINGS[name]), mock.patch.object(policy_models, 'FULL', full):
+        for family in FAMILIES:
+            measured = Measured(family, 2, device)
+            call, _ = steps(measured)
+            with torch.no_grad():
+                call()
+            measured.wait()
+
+
+def warm_all(device: str, width: int = 14) -> list[str]:
+    """Compile for every setting, some side by side; return what failed."""
+    waiting, running, failed = list(SETTINGS), {}, []
+    while waiting or running:
+        while waiting and len(running) < width:
+            name = waiting.pop(0)
+            command = [sys.executable, __file__, 'warm', name, device]
+            running[name] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        name = next(iter(running))
+        _, errors = running[name].communicate()
+        if running.pop(name).returncode:
+            failed.append(f'{name}: {errors.strip()[-300:]}')
+    return failed
+
+
+def steps(measured: Measured) -> tuple[Callable[[], None], torch.Tensor]:
+    """Return a call that runs the Euler steps from a noise that stays, and where they end."""
+    policy = measured.policy
+    net, x = policy._parts.network, torch.empty_like(policy.chunk.tensor)
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randn(x.shape, generator=generator).to(x.device)
 
     def call() -> None:
-        for weight in weights:
-            kernels._launch(x, weight, None, scale, 1e-6, out, end, kind)
+        x.copy_(noise)
+        net.denoise(
+            x, policy.length.tensor, policy.state.tensor, policy.kv.tensor,
+            policy.previous.tensor, policy.pacing.tensor,
+        )  # fmt: skip
 
-    return call
-
-
-def sweep(device: str) -> Iterator[str]:
-    """Yield one line for each work and tile."""
-    for end, width, depth in WORKS:
-        for float8 in (False, True):
-            call = product(device, end, width, depth, float8)
-            for columns, deep, loads in TILES:
-                if end == 'gated' and columns < 32:
-                    continue
-                with ExitStack() as stack:
-                    for name, value in (
-                        ('WIDTHS', (columns,)), ('BUSY', 0.0), ('DEPTH', deep),
-                        ('stages', lambda *_, loads=loads: loads),
-                    ):  # fmt: skip
-                        stack.enter_context(mock.patch.object(kernels, name, value))
-                    try:
-                        spent = f'{graph_time(call) / COPIES:.2f} us'
-                    except Exception as error:  # too much shared memory, say
-                        spent = f'failed: {str(error)[:80]}'
-                yield (
-                    f'{end} {width}x{depth} float8={float8} columns={columns} depth={deep} '
-                    f'loads={loads}: {spent}'
-                )
+    return call, x
 
 
-def graph_time(call: Callable[[], None]) -> float:
-    """Return microseconds of a call replayed from a graph; the best of five."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+def timed(call: Callable[[], None], device: str, rounds: int = 30) -> float:
+    """Return milliseconds of a call, replayed from a graph on a GPU; the median."""
+    with torch.no_grad():
         call()
-    best = []
-    for _ in range(5):
+        if device == 'cpu':
+            began = time.perf_counter()
+            call()
+            return (time.perf_counter() - began) * 1e3
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+    found = []
+    for index in range(rounds + 3):
         a, b = torch.cuda.Event(True), torch.cuda.Event(True)
         a.record()
-        for _ in range(5):
-            graph.replay()
+        graph.replay()
         b.record()
         b.synchronize()
-        best.append(a.elapsed_time(b) / 5 * 1e3)
-    return min(best)
+        if index >= 3:
+            found.append(a.elapsed_time(b))
+    return statistics.median(found)
+
+
+def sweep(device: str) -> tuple[list[str], dict[str, dict[str, float]], Setting]:
+    """Return a line for each setting, milliseconds by family and setting, and what to keep.
+
+    What to keep is every setting that alone saves time in sum over the families, the best of those
+    that contradict each other, if together they save more than the best alone.
+    """
+    lines: list[str] = []
+    found: dict[str, dict[str, float]] = {}
+    policies = {family: Measured(family, 2, device) for family in FAMILIES}
+    with torch.no_grad():
+        for measured in policies.values():
+            measured.act()
+    calls = {family: steps(measured) for family, measured in policies.items()}
+    base: dict[str, torch.Tensor] = {}
+
+    def measure(name: str, setting: Setting) -> float:
+        with applied(setting):
+            for family, (call, x) in calls.items():
+                try:
+                    spent = timed(call, device)
+                except Exception as error:  # too much shared memory, say
+                    lines.append(f'{name} {family}: failed: {str(error)[:100]}')
+                    spent = float('inf')
+                found.setdefault(family, {})[name] = round(spent, 3)
+                base.setdefault(family, x.clone())
+                off = bench.off(base[family].cpu().numpy(), x.cpu().numpy())
+                lines.append(f'{name} {family}: {spent:.3f} ms, 1-cosine {off:.1e}')
+        return sum(found[family][name] for family in calls)
+
+    totals = {name: measure(name, setting) for name, setting in SETTINGS.items()}
+    first = totals.pop('as they are')
+    chosen: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+    kept = []
+    for name in sorted(totals, key=lambda name: totals[name]):
+        spots = {(id(module), key) for module, key, _ in SETTINGS[name]}
+        if totals[name] < (1 - WORTH) * first and not spots & set(chosen):
+            chosen.update({(id(one[0]), one[1]): one for one in SETTINGS[name]})
+            kept.append(name)
+    best: Setting = tuple(chosen.values())
+    if kept:
+        together = measure('together: ' + ' '.join(kept), best)
+        alone = min(totals, key=lambda name: totals[name])
+        if together > totals[alone]:
+            kept, best = [alone], SETTINGS[alone]
+    lines.append(f'to keep: {" ".join(kept) or "what there is"}')
+    return lines, found, best
+
+
+if __name__ == '__main__':
+    warm(*sys.argv[2:4])

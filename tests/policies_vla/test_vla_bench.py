@@ -40,9 +40,21 @@ def test_operations_are_those_of_the_published_sizes() -> None:
     assert work['step bytes'] == pytest.approx(0.622e9, rel=0.01)
 
 
-def test_allocations_are_counted() -> None:
-    """A replay allocates nothing outside its graphs; the count says how often one did."""
-    assert policy.allocation_row('cpu', 2).work == 'allocations'
+def test_replays_are_counted_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row says how often a replay allocated, and if one had other bits.
+
+    The planted fault: noise that is not the same for two replays.
+    """
+    row = policy.replay_row('cpu', 2)
+    assert row.work == 'allocations' and row.spread == {'replays': 2.0, 'identical': 1.0}
+
+    class Running(Measured):
+        def replay(self) -> None:
+            self.policy.counter.tensor.random_(1, 1000)
+            super().replay()
+
+    monkeypatch.setattr(policy, 'Measured', Running)
+    assert policy.replay_row('cpu', 3).spread['identical'] == 0.0
 
 
 def test_the_cosine_is_the_worst_of_the_actions() -> None:
