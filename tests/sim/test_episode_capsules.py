@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import gymnasium
 import pytest
 
 pytest.importorskip('metaworld')
 pytest.importorskip('torch')
 
+import flashrt_sim  # noqa: F401  registers the environments
 from flashrt_ros.capsule.errors import FingerprintError, StoreError
 from flashrt_ros.control.planner import ScriptedPlanner
 from flashrt_sim.codec import StateError
@@ -199,6 +201,25 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(live, tiny_policy, fol
 
     assert (live.actor.epoch, live.actor.paused) == (epoch, '')
     assert run(live, 12) == expected
+
+
+def test_an_environment_starts_where_an_episode_stands(live):
+    """`options['capsule']` takes an episode's capsule, with the words still asked for then."""
+    begin(live, 12)
+    capsule, state = live.snapshot('middle'), live.scene.get_state().tobytes()
+    env = gymnasium.make('flashrt/Drawer-v0')
+    observation, info = env.reset(options={'capsule': capsule})
+    assert env.unwrapped.get_state().tobytes() == state
+    assert (info['ticks'], info['subgoal']) == (12, live.scene.subgoal)
+    seen = live.scene.render_observation()
+    assert observation['pixels']['front'].tobytes() == seen['pixels']['front'].tobytes()
+    # The environment's own capsule, to the scene without its wrappers.
+    live.scene.reset_physics(seed=9)
+    live.scene.reset_physics(options={'capsule': env.snapshot()})
+    assert live.scene.get_state().tobytes() == state
+    with pytest.raises(StateError, match='holds no state of a scene'):
+        live.scene.reset_physics(options={'capsule': 'drawer'})
+    env.close()
 
 
 def test_without_a_store_or_a_planner_it_says_so(live, tiny_policy):
