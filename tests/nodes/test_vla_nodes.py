@@ -1,4 +1,4 @@
-"""The policy node runs π0, π0.5 and SmolVLA from folders that lerobot saved."""
+"""The policy node runs π0, π0.5 and SmolVLA from folders of lerobot and openpi."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ PROPRIO = (0.1, 0.2, 0.3, 0.4, 0.3, 0.2, 0.1)
 @contextmanager
 def stand(family: str, **params: object) -> Iterator[BrainStand]:
     """Run a policy node with the family's own parameter file, at the fixture's sizes."""
-    process = Process('brain', 'policy_node', ('policy.yaml', f'policy_{family}.yaml'))
+    ready = f'policy_{family.removeprefix("openpi_")}.yaml'
+    process = Process('brain', 'policy_node', ('policy.yaml', ready))
     own = {
         'policy': str(FOLDERS / family), 'device': 'cpu', 'execute': 4, 'delay': 2,
         'max_age_s': 60.0, **params,
@@ -37,7 +38,7 @@ def stand(family: str, **params: object) -> Iterator[BrainStand]:
         yield BrainStand(system, operator, {})
 
 
-@pytest.mark.parametrize('family', ['smolvla', 'pi0', 'pi05'])
+@pytest.mark.parametrize('family', ['smolvla', 'pi0', 'pi05', 'openpi_pi0'])
 def test_the_node_acts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Configured by its ready file, shown images and states, it commands within its limits."""
     monkeypatch.setattr(brain_stand, 'PIXELS', np.full((20, 26, 3), 90, np.uint8))

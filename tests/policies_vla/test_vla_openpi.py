@@ -18,6 +18,7 @@ from vla_cases import FIXTURES, OPENPI, copied, edit_json, edit_tensors, load, w
 from flashrt_policies import registry
 from flashrt_policies.check import check_policy
 from flashrt_policies.checkpoint import CheckpointError
+from flashrt_policies.vla import robot_file
 from flashrt_policies.vla.preprocess import clean_prompt
 from flashrt_policies.vla.resample import resample
 
@@ -212,6 +213,18 @@ def test_a_folder_without_robot_json_says_what_to_write(tmp_path: Path) -> None:
     example['horizon'] = 10
     (folder / 'robot.json').write_text(json.dumps(example), 'utf-8')
     assert registry.spec(folder).cameras == ('front',)
+
+
+def test_the_documentation_says_every_key_and_its_example_works(tmp_path: Path) -> None:
+    """What the page prints as robot.json is one, for a robot of that many joints."""
+    page = (Path(__file__).parents[2] / 'docs' / 'vla-policies.md').read_text('utf-8')
+    table = page.split('| if it is not there |')[1]
+    assert all(f'`{key}`' in table for key in robot_file.KEYS)
+    folder = copied('openpi_pi0', tmp_path)
+    example = json.loads(page.split('```json\n')[1].split('```')[0])
+    (folder / 'robot.json').write_text(json.dumps({**example, 'horizon': 10}), 'utf-8')
+    spec = registry.spec(folder)
+    assert spec.cameras == ('front', 'wrist') and spec.hw('wrist') == (480, 640)
 
 
 def spoilt(kind: str, name: str, value: Any) -> Any:
