@@ -10,44 +10,50 @@ import triton.language as tl
 from torch import Tensor
 
 from flashrt_policies.kernels.attention_triton import LOG2_E
+from flashrt_policies.kernels.delta_chunk_triton import soft_plus
 from flashrt_policies.kernels.gated_delta import L2_EPS
-from flashrt_policies.kernels.gated_delta_triton import soft_plus
 from flashrt_policies.kernels.launch import begin, early
 from flashrt_policies.kernels.place_triton import normed_rotated
 
 # Programs per key head that share a decode step's keys; fixed, so one graph serves every length.
 SPLITS = 64
+# Warps that share one head's state in a decode step.
+STEP_WARPS = 16
 
 
 @triton.jit
-def conv_one(
-    proj_ptr, window_ptr, moved_ptr, conv_ptr, channel, mask, channels, TAPS: tl.constexpr
+def taps_of(
+    proj_ptr, window_ptr, conv_ptr, channel, mask, channels, TAPS: tl.constexpr, T: tl.constexpr
 ):  # fmt: skip
-    """Convolution and SiLU of some channels of one token; moves their window; float32."""
-    x = tl.load(proj_ptr + channel, mask=mask, other=0.0)
-    weight = tl.load(conv_ptr + (TAPS - 1) * channels + channel, mask=mask, other=0.0)
-    acc = x.to(tl.float32) * weight.to(tl.float32)
-    for tap in tl.static_range(TAPS - 1):
-        before = tl.load(window_ptr + tap * channels + channel, mask=mask, other=0.0)
-        weight = tl.load(conv_ptr + tap * channels + channel, mask=mask, other=0.0)
-        acc += before.to(tl.float32) * weight.to(tl.float32)
-    # A tile smaller than the program's threads is held by several warps, each with loads of its
-    # own: all have read the window before one of them moves it.
-    tl.debug_barrier()
-    for tap in tl.static_range(TAPS - 2):
-        kept = tl.load(window_ptr + (tap + 1) * channels + channel, mask=mask, other=0.0)
-        tl.store(moved_ptr + tap * channels + channel, kept, mask=mask)
-    tl.store(moved_ptr + (TAPS - 2) * channels + channel, x, mask=mask)
-    return acc * tl.sigmoid(acc)
+    """Some channels [D] of the last tokens, this one included, and their weights: [T, D] each."""
+    tap, channel = tl.arange(0, T)[:, None], channel[None, :]
+    source = tl.where(tap < TAPS - 1, window_ptr + tap * channels, proj_ptr)
+    inside = mask[None, :] & (tap < TAPS)
+    x = tl.load(source + channel, mask=inside, other=0.0)
+    return x, tl.load(conv_ptr + tap * channels + channel, mask=inside, other=0.0)
+
+
+@triton.jit
+def convolved(x, weight, moved_ptr, channel, mask, channels, TAPS: tl.constexpr, T: tl.constexpr):
+    """Convolution and SiLU [D] of what `taps_of` loaded; the window moves by one."""
+    tap = tl.arange(0, T)[:, None]
+    inside = mask[None, :] & (tap > 0) & (tap < TAPS)
+    tl.store(moved_ptr + (tap - 1) * channels + channel[None, :], x, mask=inside)
+    y = tl.sum(x.to(tl.float32) * weight.to(tl.float32), 0)
+    return y * tl.sigmoid(y)
 
 
 @triton.jit
 def delta_step_kernel(
     proj_ptr, window_ptr, moved_ptr, conv_ptr, decay_ptr, bias_ptr, state_ptr, after_ptr,
     norm_ptr, out_ptr, key_heads, heads, key_dim, dim, l2_eps, scale, eps,
-    TAPS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
+    TAPS: tl.constexpr, T: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """One key head and the value heads that share it: delta rule, read-out, gated norm."""
+    """One key head and the value heads that share it: delta rule, read-out, gated norm.
+
+    Everything is asked for before anything is computed: the step is bound by such waits.
+    """
     begin(PDL)
     key_head = tl.program_id(0)
     channels = 2 * key_heads * key_dim + heads * dim
@@ -56,32 +62,30 @@ def delta_step_kernel(
     first = key_head * GROUP
     tile = at_k[:, None] * dim + at_v[None, :]
     inside = in_k[:, None] & in_v[None, :]
-    # What takes longest is asked for first: the state, then what the gates need.
-    state = tl.load(state_ptr + first * key_dim * dim + tile, mask=inside, other=0.0)
     norm = tl.load(norm_ptr + at_v, mask=in_v, other=0.0)
-    q = conv_one(
-        proj_ptr, window_ptr, moved_ptr, conv_ptr, key_head * key_dim + at_k, in_k, channels, TAPS
-    )
-    k = conv_one(
-        proj_ptr, window_ptr, moved_ptr, conv_ptr, (key_heads + key_head) * key_dim + at_k, in_k,
-        channels, TAPS,
-    )  # fmt: skip
-    q = q * (tl.rsqrt(tl.sum(q * q, 0) + l2_eps) * scale)
-    k = k * tl.rsqrt(tl.sum(k * k, 0) + l2_eps)
-    both = tl.sum(q * k, 0)
+    asks, keys = key_head * key_dim + at_k, (key_heads + key_head) * key_dim + at_k
+    q_in, q_by = taps_of(proj_ptr, window_ptr, conv_ptr, asks, in_k, channels, TAPS, T)
+    k_in, k_by = taps_of(proj_ptr, window_ptr, conv_ptr, keys, in_k, channels, TAPS, T)
     for step in tl.static_range(GROUP):
         head = first + step
         spot = head * key_dim * dim + tile
-        if step > 0:
-            state = tl.load(state_ptr + spot, mask=inside, other=0.0)
+        state = tl.load(state_ptr + spot, mask=inside, other=0.0)
+        values = 2 * key_heads * key_dim + head * dim + at_v
+        v_in, v_by = taps_of(proj_ptr, window_ptr, conv_ptr, values, in_v, channels, TAPS, T)
         b = tl.load(proj_ptr + channels + heads * dim + head).to(tl.float32)
         a = tl.load(proj_ptr + channels + heads * dim + heads + head).to(tl.float32)
         z = tl.load(proj_ptr + channels + head * dim + at_v, mask=in_v, other=0.0).to(tl.float32)
         decay, bias = tl.load(decay_ptr + head), tl.load(bias_ptr + head)
-        v = conv_one(
-            proj_ptr, window_ptr, moved_ptr, conv_ptr,
-            2 * key_heads * key_dim + head * dim + at_v, in_v, channels, TAPS,
-        )  # fmt: skip
+        # A tile smaller than the program's threads is held by several warps, each with loads of
+        # its own: all have read the window before one of them moves it.
+        tl.debug_barrier()
+        if step == 0:
+            q = convolved(q_in, q_by, moved_ptr, asks, in_k, channels, TAPS, T)
+            k = convolved(k_in, k_by, moved_ptr, keys, in_k, channels, TAPS, T)
+            q = q * (tl.rsqrt(tl.sum(q * q, 0) + l2_eps) * scale)
+            k = k * tl.rsqrt(tl.sum(k * k, 0) + l2_eps)
+            both = tl.sum(q * k, 0)
+        v = convolved(v_in, v_by, moved_ptr, values, in_v, channels, TAPS, T)
         state = state * tl.exp(decay * soft_plus(a + bias))
         told = tl.sum(state * k[:, None], 0)
         asked = tl.sum(state * q[:, None], 0)
@@ -218,8 +222,9 @@ def delta_step(
     delta_step_kernel[(key_heads,)](
         proj, window, moved, conv, decay, bias, state, updated, norm, out,
         key_heads, heads, key_dim, dim, L2_EPS, key_dim**-0.5, eps,
-        TAPS=conv.shape[0], GROUP=heads // key_heads, K=triton.next_power_of_2(key_dim),
-        V=triton.next_power_of_2(dim), num_warps=16, **early(proj, True),
+        TAPS=conv.shape[0], T=triton.next_power_of_2(conv.shape[0]), GROUP=heads // key_heads,
+        K=triton.next_power_of_2(key_dim), V=triton.next_power_of_2(dim), num_warps=STEP_WARPS,
+        **early(proj, True),
     )  # fmt: skip
     return out
 

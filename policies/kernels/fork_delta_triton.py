@@ -19,11 +19,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashrt_policies.kernels.delta_chunk_triton import inverse_precision, prepare, read, settled
 from flashrt_policies.kernels.fork_delta import DeltaSlots
 from flashrt_policies.kernels.fork_stream import COLUMNS, Tables
 from flashrt_policies.kernels.fork_walk_triton import branch_kernel, trunk_kernel
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
-from flashrt_policies.kernels.gated_delta_triton import soft_plus, unit_inverse
 from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 
 WALK_COLUMNS = 64  # columns of the state that one program of the walk holds
@@ -76,9 +76,7 @@ def taps_kernel(
                 spot = window_ptr + away + code % (TAPS - 1) * channels + channel
                 x += tl.load(spot, mask=mask & kept, other=0.0)  # one of the two is zero
             acc = tl.fma(x.to(tl.float32), weights[tap], acc)
-        y = acc * tl.sigmoid(acc)
-        length = tl.rsqrt(tl.sum(y * y, 1) + l2_eps)[:, None]
-        y = y * tl.where(normed, length * unit, 1.0)
+        y = settled(acc, normed, unit, l2_eps)
         spot = out_ptr + row.to(tl.int64) * channels + channel
         tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask & used)
 
@@ -89,14 +87,9 @@ def prepare_kernel(
     turn_ptr, keys_ptr, new_ptr, ask_ptr, own_ptr, last_ptr,
     proj_row, requests, channels, key_heads, heads, key_dim, dim, begin_at,
     COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    EXACT: tl.constexpr, PDL: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one value head: what it does to a state and what it reads from it.
-
-    Writes, with w and u the solution of the chunk's system for keys and values, ask Q [C, K] and
-    own O [C, V]; and where a state goes on behind the chunk, keys k' [C, K], decayed to its end,
-    new u [C, V], turn R [K, K] = -w^T k' and last, the chunk's whole decay a.
-    """
+    """One chunk of one value head; behind the last chunk of a branch no state goes on."""
     begin(PDL)
     chunk, head = begin_at + tl.program_id(0), tl.program_id(1)
     if chunk >= tl.load(counts_ptr + 3):
@@ -104,51 +97,14 @@ def prepare_kernel(
     segment, order = tl.load(chunks_ptr + 2 * chunk), tl.load(chunks_ptr + 2 * chunk + 1)
     spot = segments_ptr + segment * COLUMNS
     start, count = tl.load(spot), tl.load(spot + 1)
-    kind = own_ptr.dtype.element_ty
-    key_head = head // (heads // key_heads)
-    i, at_k, at_v = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
-    real = order * C + i < count
-    row = (start + order * C + i).to(tl.int64)
-    in_k = real[:, None] & (at_k < key_dim)[None, :]
-    in_v = real[:, None] & (at_v < dim)[None, :]
+    place = order * C + tl.arange(0, C)
     slot = (chunk * heads + head).to(tl.int64)
-    line = mixed_ptr + row[:, None] * channels
-    k = tl.load(line + ((key_heads + key_head) * key_dim + at_k)[None, :], mask=in_k, other=0.0)
-    q = tl.load(line + (key_head * key_dim + at_k)[None, :], mask=in_k, other=0.0)
-    value = 2 * key_heads * key_dim + head * dim + at_v
-    v = tl.load(line + value[None, :], mask=in_v, other=0.0)
-
-    gate = proj_ptr + row * proj_row + channels + heads * dim + head
-    b = tl.load(gate, mask=real, other=0.0).to(tl.float32)
-    a = tl.load(gate + heads, mask=real, other=0.0).to(tl.float32) + tl.load(bias_ptr + head)
-    beta = tl.where(real, tl.sigmoid(b), 0.0)
-    g = tl.cumsum(tl.where(real, tl.load(decay_ptr + head) * soft_plus(a), 0.0), 0)  # [C]
-    last = tl.sum(tl.where(i == C - 1, g, 0.0), 0)
-
-    lower = i[:, None] >= i[None, :]
-    fade = tl.exp(tl.where(lower, g[:, None] - g[None, :], -float('inf')))  # [C, C]
-    system = tl.dot(k, tl.trans(k), input_precision='tf32x3') * fade * beta[:, None]
-    solve = unit_inverse(tl.where(i[:, None] > i[None, :], system, 0.0), C, EXACT)
-    inner = (tl.dot(q, tl.trans(k), input_precision='tf32x3') * fade).to(kind)
-    by_key = slot * C * K + i[:, None] * K + at_k[None, :]
-    by_value = slot * C * V + i[:, None] * V + at_v[None, :]
     goes_on = (segment < requests) | ((order + 1) * C < count)
-
-    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3').to(kind)
-    tl.store(new_ptr + by_value, u, mask=goes_on)
-    own = tl.dot(inner, u, input_precision='tf32x3')
-    tl.store(own_ptr + by_value, own.to(kind))
-
-    w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k, input_precision='tf32x3')
-    w = w.to(kind)
-    ask = q.to(tl.float32) * tl.exp(g)[:, None] - tl.dot(inner, w, input_precision='tf32x3')
-    tl.store(ask_ptr + by_key, ask.to(kind))
-    if goes_on:
-        k_end = (k.to(tl.float32) * tl.exp(last - g)[:, None]).to(kind)
-        tl.store(keys_ptr + by_key, k_end)
-        turn = -tl.dot(tl.trans(w), k_end, input_precision='tf32x3')
-        tl.store(turn_ptr + slot * K * K + at_k[:, None] * K + at_k[None, :], turn.to(kind))
-        tl.store(last_ptr + slot, tl.exp(last))
+    prepare(
+        mixed_ptr, proj_ptr, decay_ptr, bias_ptr, (start + place).to(tl.int64), place < count,
+        slot, goes_on, turn_ptr, keys_ptr, new_ptr, ask_ptr, own_ptr, last_ptr,
+        proj_row, channels, key_heads, heads, key_dim, dim, head, C, K, V, PRECISION,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -157,7 +113,7 @@ def read_kernel(
     segments_ptr, out_ptr, proj_row, requests, channels, heads, dim, eps,
     COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one head: o = Q S + O, then norm(o) * silu(z)."""
+    """One chunk of one head; a branch's first chunk reads the state at its trunk's end."""
     begin(PDL)
     chunk, head = tl.program_id(0), tl.program_id(1)
     if chunk >= tl.load(counts_ptr + 3):
@@ -165,28 +121,18 @@ def read_kernel(
     segment, order = tl.load(chunks_ptr + 2 * chunk), tl.load(chunks_ptr + 2 * chunk + 1)
     spot = segments_ptr + segment * COLUMNS
     start, count, trunk = tl.load(spot), tl.load(spot + 1), tl.load(spot + 7)
-    kind = own_ptr.dtype.element_ty
-    i, at_k, at_v = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
-    row = (start + order * C + i).to(tl.int64)
-    inside = (order * C + i < count)[:, None] & (at_v < dim)[None, :]
+    place = order * C + tl.arange(0, C)
     slot = (chunk * heads + head).to(tl.int64)
-    tile = at_v[None, :] * K + at_k[:, None]
+    tile = tl.arange(0, V)[None, :] * K + tl.arange(0, K)[:, None]
     if (segment >= requests) & (order == 0):
         end = ends_ptr + (trunk * heads + head).to(tl.int64) * V * K
-        state = tl.load(end + tile).to(kind)  # [K, V]
+        state = tl.load(end + tile).to(before_ptr.dtype.element_ty)  # [K, V]
     else:
         state = tl.load(before_ptr + slot * V * K + tile)
-    ask = tl.load(ask_ptr + slot * C * K + i[:, None] * K + at_k[None, :])
-    own = tl.load(own_ptr + slot * C * V + i[:, None] * V + at_v[None, :]).to(tl.float32)
-    gate = channels + head * dim + at_v
-    z = tl.load(proj_ptr + row[:, None] * proj_row + gate[None, :], mask=inside, other=0.0)
-    o = tl.dot(ask, state, own, input_precision='tf32x3')  # [C, V]; zero in columns past dim
-    z = z.to(tl.float32)
-    scale = tl.load(norm_ptr + at_v, mask=at_v < dim, other=0.0)
-    inverse = tl.rsqrt(tl.sum(o * o, 1) / dim + eps)
-    y = o * inverse[:, None] * scale[None, :] * (z * tl.sigmoid(z))
-    spot = out_ptr + (row[:, None] * heads + head) * dim + at_v[None, :]
-    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=inside)
+    read(
+        state, ask_ptr, own_ptr, proj_ptr, norm_ptr, out_ptr, start + place, place < count, slot,
+        proj_row, channels, heads, dim, head, eps, C, K, V,
+    )  # fmt: skip
 
 
 def mix(
@@ -233,12 +179,12 @@ def mix(
     cuts = list(zip(lows, [*lows[1:], n], strict=True))
     how = early(proj) if len(cuts) == 1 else {'PDL': 0}
 
-    def prepare(low: int, high: int) -> None:
+    def prepared(low: int, high: int) -> None:
         prepare_kernel[(high - low, heads)](
             mixed, proj, tables.counts, tables.chunks, tables.segments, decay, bias,
             turn, keys, new, ask, own, last,
             proj.stride(0), sizes.requests, channels, key_heads, heads, key_dim, dim, low,
-            COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, EXACT=proj.element_size() == 4,
+            COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, PRECISION=inverse_precision(proj.dtype),
             num_warps=PREPARE_WARPS, num_stages=1, **how,
         )  # fmt: skip
 
@@ -253,7 +199,7 @@ def mix(
 
     with Aside(proj.device, proj.is_cuda and len(cuts) > 1) as aside:
         for cut in cuts:
-            prepare(*cut)
+            prepared(*cut)
             aside.run(trunks, *cut)
     branch_kernel[(sizes.branches, heads, parts)](
         turn, keys, new, last, before, ends, tables.segments, sizes.requests, heads,

@@ -7,35 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from flashrt_policies.kernels.delta_chunk_triton import walk
 from flashrt_policies.kernels.launch import begin
-
-
-@triton.jit
-def walk(
-    state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, begin_at, end,
-    at_k, at_v, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Take the state [N, K] over chunks begin_at .. end of a segment; keep it before each."""
-    kind = before_ptr.dtype.element_ty
-    i = tl.arange(0, C)
-    square = at_k[:, None] * K + at_k[None, :]
-    by_key = i[:, None] * K + at_k[None, :]
-    by_value = i[:, None] * V + at_v[None, :]
-    tile = at_v[:, None] * K + at_k[None, :]
-    fade = tl.load(last_ptr + (first + begin_at) * heads + head, mask=begin_at < end, other=1.0)
-    for order in tl.range(begin_at, end, num_stages=STAGES):
-        slot = ((first + order) * heads + head).to(tl.int64)
-        # The next chunk's decay is on its way while this one is computed.
-        after = tl.load(last_ptr + slot + heads, mask=order + 1 < end, other=1.0)
-        turn = tl.load(turn_ptr + slot * K * K + square)
-        keys = tl.load(keys_ptr + slot * C * K + by_key)
-        new = tl.load(new_ptr + slot * C * V + by_value)
-        low = state.to(kind)
-        tl.store(before_ptr + slot * V * K + tile, low)
-        state = tl.dot(tl.trans(new), keys, state * fade, input_precision='tf32x3')
-        state = tl.dot(low, turn, state, input_precision='tf32x3')
-        fade = after
-    return state
 
 
 @triton.jit(do_not_specialize=['begin_at', 'end_at'])
@@ -71,8 +44,8 @@ def trunk_kernel(
     state += tl.load(end, mask=(low > 0) & in_state, other=0.0)
     middle = tl.minimum(tl.maximum(mark, low), high)
     state = walk(
-        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, low, middle,
-        at_k, at_v, C, K, V, STAGES,
+        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, first, low, middle, heads, head,
+        at_v, C, K, V, STAGES,
     )  # fmt: skip
     if (mark > low) & (mark <= high):
         tl.store(live, state, mask=in_state)
@@ -83,8 +56,8 @@ def trunk_kernel(
             x = tl.load(proj_ptr + source + channel, mask=channel < channels, other=0.0)
             tl.store(window + tap * channels + channel, x, mask=channel < channels)
     state = walk(
-        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, middle, high,
-        at_k, at_v, C, K, V, STAGES,
+        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, first, middle, high, heads, head,
+        at_v, C, K, V, STAGES,
     )  # fmt: skip
     tl.store(end, state)
 
@@ -107,8 +80,8 @@ def branch_kernel(
     tile = at_v[:, None] * K + at_k[None, :]
     state = tl.load(ends_ptr + (trunk * heads + head).to(tl.int64) * V * K + tile)
     state = walk(
-        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, head, heads, first, 0,
-        chunks - 1, at_k, at_v, C, K, V, STAGES,
+        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, first, 0, chunks - 1, heads,
+        head, at_v, C, K, V, STAGES,
     )  # fmt: skip
     slot = ((first + chunks - 1) * heads + head).to(tl.int64)
     tl.store(before_ptr + slot * V * K + tile, state.to(before_ptr.dtype.element_ty))

@@ -1,11 +1,9 @@
 """Triton kernels of `gated_delta`: a parallel pass over chunks, the state's walk, the read-out.
 
-What a chunk does to the state S [K, V] is affine, S <- a S + R^T S + k'^T u, and what it reads is
-too, o = Q S + O. `taps_kernel` convolves, and norms queries and keys. `prepare_kernel` makes a, R,
-k', u, Q and O for every chunk and head at once: gates, and the unit lower triangular system of the
-UT transform. `carry_kernel` walks the state over the chunks, one dependent product each, and keeps
-it as it was before each. `read_kernel` answers the queries of every chunk and applies the gated
-norm.
+`taps_kernel` convolves, and norms queries and keys. `prepare_kernel` makes for every chunk and
+head at once what the chunk is to a state (see `delta_chunk_triton`). `carry_kernel` walks a state
+over the chunks, one dependent product each, and keeps it as it was before each. `read_kernel`
+answers the queries of every chunk and applies the gated norm.
 
 The grid is fixed by the capacity of the replay; chunks past the valid tokens return at once. A
 chunk starts at a multiple of C behind the start of the replay and is computed alike wherever it
@@ -23,9 +21,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashrt_policies.kernels.delta_chunk_triton import (
+    inverse_precision,
+    prepare,
+    read,
+    settled,
+    walk,
+)
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
 from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
-from flashrt_policies.kernels.triangular_triton import unit_inverse
 
 # Columns of the state that one program of the walk holds, and the kernels' warps.
 CARRY_COLUMNS = 64
@@ -79,19 +83,9 @@ def taps_kernel(
         acc = tl.zeros((H, D), tl.float32)
         for tap in tl.static_range(TAPS):
             acc = tl.fma(rows[row + tap].to(tl.float32), weights[tap], acc)
-        y = acc * tl.sigmoid(acc)
-        length = tl.rsqrt(tl.sum(y * y, 1) + l2_eps)[:, None]
-        y = y * tl.where(normed, length * unit, 1.0)
+        y = settled(acc, normed, unit, l2_eps)
         spot = out_ptr + (first + row).to(tl.int64) * channels + channel
         tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask & (first + row < valid))
-
-
-@triton.jit
-def soft_plus(a):
-    """log(1 + exp(a)), also where exp(a) is far below one."""
-    e = tl.exp(tl.minimum(a, 20.0))
-    small = e * (1.0 - 0.5 * e)
-    return tl.where(a > 20.0, a, tl.where(e < 1e-3, small, tl.log(1.0 + e)))
 
 
 @triton.jit(do_not_specialize=['start'])
@@ -99,65 +93,22 @@ def prepare_kernel(
     mixed_ptr, proj_ptr, decay_ptr, bias_ptr, valid_ptr,
     turn_ptr, keys_ptr, new_ptr, ask_ptr, own_ptr, last_ptr,
     proj_row, channels, key_heads, heads, key_dim, dim,
-    start, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr,
+    start, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk, from `start` on, of one value head: what it does to a state and reads from it.
-
-    Writes, with w and u the solution of the chunk's system for keys and values, keys k' [C, K],
-    decayed to the chunk's end, new u [C, V], turn R [K, K] = -w^T k', ask Q [C, K], own O [C, V]
-    and last, the chunk's whole decay a.
-    """
+    """One chunk, from `start` on, of one value head."""
     begin(PDL)
     chunk, head = start + tl.program_id(0), tl.program_id(1)
     valid = tl.load(valid_ptr).to(tl.int32)
     if chunk * C >= valid:
         return
-    kind = own_ptr.dtype.element_ty
-    key_head = head // (heads // key_heads)
-    i, at_k, at_v = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
-    row = chunk * C + i
-    real = row < valid
-    in_k = real[:, None] & (at_k < key_dim)[None, :]
-    in_v = real[:, None] & (at_v < dim)[None, :]
+    row = chunk * C + tl.arange(0, C)
     slot = (chunk * heads + head).to(tl.int64)
-    line = row[:, None] * channels
-    key = line + ((key_heads + key_head) * key_dim + at_k)[None, :]
-    query = line + (key_head * key_dim + at_k)[None, :]
-    value = line + (2 * key_heads * key_dim + head * dim + at_v)[None, :]
-    k = tl.load(mixed_ptr + key, mask=in_k, other=0.0)
-    q = tl.load(mixed_ptr + query, mask=in_k, other=0.0)
-    v = tl.load(mixed_ptr + value, mask=in_v, other=0.0)
-
-    gate = proj_ptr + row.to(tl.int64) * proj_row + channels + heads * dim + head
-    b = tl.load(gate, mask=real, other=0.0).to(tl.float32)
-    a = tl.load(gate + heads, mask=real, other=0.0).to(tl.float32) + tl.load(bias_ptr + head)
-    beta = tl.where(real, tl.sigmoid(b), 0.0)
-    g = tl.cumsum(tl.where(real, tl.load(decay_ptr + head) * soft_plus(a), 0.0), 0)  # [C]
-    last = tl.sum(tl.where(i == C - 1, g, 0.0), 0)
-    tl.store(last_ptr + slot, tl.exp(last))
-
-    lower = i[:, None] >= i[None, :]
-    fade = tl.exp(tl.where(lower, g[:, None] - g[None, :], -float('inf')))  # [C, C]
-    system = tl.dot(k, tl.trans(k), input_precision='tf32x3') * fade * beta[:, None]
-    solve = unit_inverse(tl.where(i[:, None] > i[None, :], system, 0.0), C, EXACT)
-    inner = (tl.dot(q, tl.trans(k), input_precision='tf32x3') * fade).to(kind)
-    by_key = slot * C * K + i[:, None] * K + at_k[None, :]
-    by_value = slot * C * V + i[:, None] * V + at_v[None, :]
-    k_end = (k.to(tl.float32) * tl.exp(last - g)[:, None]).to(kind)
-    tl.store(keys_ptr + by_key, k_end)
-
-    u = tl.dot((solve * beta[None, :]).to(kind), v, input_precision='tf32x3').to(kind)
-    tl.store(new_ptr + by_value, u)
-    own = tl.dot(inner, u, input_precision='tf32x3')
-    tl.store(own_ptr + by_value, own.to(kind))
-
-    w = tl.dot((solve * (beta * tl.exp(g))[None, :]).to(kind), k, input_precision='tf32x3')
-    w = w.to(kind)
-    ask = q.to(tl.float32) * tl.exp(g)[:, None] - tl.dot(inner, w, input_precision='tf32x3')
-    tl.store(ask_ptr + by_key, ask.to(kind))
-    turn = -tl.dot(tl.trans(w), k_end, input_precision='tf32x3')
-    tl.store(turn_ptr + slot * K * K + at_k[:, None] * K + at_k[None, :], turn.to(kind))
+    prepare(
+        mixed_ptr, proj_ptr, decay_ptr, bias_ptr, row, row < valid, slot, True,
+        turn_ptr, keys_ptr, new_ptr, ask_ptr, own_ptr, last_ptr,
+        proj_row, channels, key_heads, heads, key_dim, dim, head, C, K, V, PRECISION,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=['start', 'stop'])
@@ -167,38 +118,22 @@ def carry_kernel(
     TAPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, N: tl.constexpr,
     SHARE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head and N columns of its state: walk it over some chunks, keep it before each.
+    """One head and N columns of its state over some chunks.
 
-    The state is held transposed, [N, K], so that it enters the product from registers. Each
-    program also moves SHARE channels, if any, of the convolution's window past the valid tokens.
+    Each program also moves SHARE channels, if any, of the convolution's window past the valid
+    tokens.
     """
     begin(PDL)
     head, part = tl.program_id(0), tl.program_id(1)
     valid = tl.load(valid_ptr).to(tl.int32)
-    kind = before_ptr.dtype.element_ty
     at_k, at_v = tl.arange(0, K), part * N + tl.arange(0, N)
     spot = state_ptr + head * key_dim * dim + at_k[None, :] * dim + at_v[:, None]
     in_state = (at_k < key_dim)[None, :] & (at_v < dim)[:, None]
     state = tl.load(spot, mask=in_state, other=0.0)  # [N, K], float32
-    i = tl.arange(0, C)
-    square = at_k[:, None] * K + at_k[None, :]
-    by_key = i[:, None] * K + at_k[None, :]
-    by_value = i[:, None] * V + at_v[None, :]
-    tile = at_v[:, None] * K + at_k[None, :]
-    count = tl.minimum(tl.cdiv(valid, C), stop)
-    fade = tl.load(last_ptr + start * heads + head, mask=count > start, other=1.0)
-    for chunk in tl.range(start, count, num_stages=STAGES):
-        slot = (chunk * heads + head).to(tl.int64)
-        # The next chunk's decay is on its way while this one is computed.
-        after = tl.load(last_ptr + slot + heads, mask=chunk + 1 < count, other=1.0)
-        turn = tl.load(turn_ptr + slot * K * K + square)
-        keys = tl.load(keys_ptr + slot * C * K + by_key)
-        new = tl.load(new_ptr + slot * C * V + by_value)
-        low = state.to(kind)
-        tl.store(before_ptr + slot * V * K + tile, low)
-        state = tl.dot(tl.trans(new), keys, state * fade, input_precision='tf32x3')
-        state = tl.dot(low, turn, state, input_precision='tf32x3')
-        fade = after
+    state = walk(
+        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, 0, start,
+        tl.minimum(tl.cdiv(valid, C), stop), heads, head, at_v, C, K, V, STAGES,
+    )  # fmt: skip
     tl.store(spot, state, mask=in_state)
 
     if SHARE > 0:
@@ -227,28 +162,20 @@ def read_kernel(
     proj_row, channels, heads, dim, eps, start,
     C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one head, from chunk `start` on: o = Q S + O, then norm(o) * silu(z)."""
+    """One chunk of one head, from chunk `start` on."""
     begin(PDL)
     chunk, head = start + tl.program_id(0), tl.program_id(1)
     valid = tl.load(valid_ptr).to(tl.int32)
     if chunk * C >= valid:
         return
-    i, at_k, at_v = tl.arange(0, C), tl.arange(0, K), tl.arange(0, V)
-    row = (chunk * C + i).to(tl.int64)
-    inside = (row < valid)[:, None] & (at_v < dim)[None, :]
+    row = chunk * C + tl.arange(0, C)
     slot = (chunk * heads + head).to(tl.int64)
-    ask = tl.load(ask_ptr + slot * C * K + i[:, None] * K + at_k[None, :])
-    state = tl.load(before_ptr + slot * V * K + at_v[None, :] * K + at_k[:, None])  # [K, V]
-    own = tl.load(own_ptr + slot * C * V + i[:, None] * V + at_v[None, :]).to(tl.float32)
-    gate = channels + head * dim + at_v
-    z = tl.load(proj_ptr + row[:, None] * proj_row + gate[None, :], mask=inside, other=0.0)
-    o = tl.dot(ask, state, own, input_precision='tf32x3')  # [C, V]; zero in columns past dim
-    z = z.to(tl.float32)
-    scale = tl.load(norm_ptr + at_v, mask=at_v < dim, other=0.0)
-    inverse = tl.rsqrt(tl.sum(o * o, 1) / dim + eps)
-    y = o * inverse[:, None] * scale[None, :] * (z * tl.sigmoid(z))
-    spot = out_ptr + (row[:, None] * heads + head) * dim + at_v[None, :]
-    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=inside)
+    at_k, at_v = tl.arange(0, K)[:, None], tl.arange(0, V)[None, :]
+    state = tl.load(before_ptr + slot * V * K + at_v * K + at_k)
+    read(
+        state, ask_ptr, own_ptr, proj_ptr, norm_ptr, out_ptr, row, row < valid, slot,
+        proj_row, channels, heads, dim, head, eps, C, K, V,
+    )  # fmt: skip
 
 
 def mix(
@@ -294,15 +221,15 @@ def mix(
     cuts = [(start, min(start + stretch, chunks)) for start in range(0, chunks, stretch)]
     how = early(proj) if len(cuts) == 1 else {'PDL': 0}
 
-    def prepare(start: int, stop: int) -> None:
+    def prepared(start: int, stop: int) -> None:
         prepare_kernel[(stop - start, heads)](
             mixed, proj, decay, bias, valid, turn, keys, new, ask, own, last,
             proj.stride(0), channels, key_heads, heads, key_dim, dim, start,
-            C=CHUNK, K=k, V=v, EXACT=proj.element_size() == 4,
+            C=CHUNK, K=k, V=v, PRECISION=inverse_precision(proj.dtype),
             num_warps=PREPARE_WARPS, num_stages=1, **how,
         )  # fmt: skip
 
-    def carry(start: int, stop: int) -> None:
+    def carried(start: int, stop: int) -> None:
         carry_kernel[(heads, parts)](
             turn, keys, new, last, state, before, proj, window, valid,
             proj.stride(0), channels, heads, key_dim, dim, start, stop,
@@ -310,7 +237,7 @@ def mix(
             STAGES=deep, num_warps=CARRY_WARPS, **how,
         )  # fmt: skip
 
-    def read(start: int, stop: int) -> None:
+    def answered(start: int, stop: int) -> None:
         read_kernel[(stop - start, heads)](
             before, ask, own, proj, norm, valid, out,
             proj.stride(0), channels, heads, dim, eps, start,
@@ -320,9 +247,9 @@ def mix(
     with Aside(proj.device, len(cuts) > 1) as aside:
         walked = []
         for cut in cuts:
-            prepare(*cut)
-            walked.append(aside.run(carry, *cut))
+            prepared(*cut)
+            walked.append(aside.run(carried, *cut))
         for cut, done in zip(cuts, walked, strict=True):
             aside.wait(done)
-            read(*cut)
+            answered(*cut)
     return out
