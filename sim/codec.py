@@ -12,6 +12,7 @@ import hashlib
 import struct
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -86,36 +87,53 @@ def unseal(data: NDArray[np.uint8] | bytes) -> Any:
 
 
 def _write(out: bytearray, value: Any) -> None:
-    kind = type(value)
-    if kind is np.ndarray or isinstance(value, np.ndarray | np.generic):
-        _write_array(out, value)
-    elif kind is str or isinstance(value, str):
-        raw = value.encode()
-        out += b's' + _SIZE.pack(len(raw)) + raw
-    elif value is None:
-        out += b'N'
-    elif isinstance(value, bool):
-        out += b'T' if value else b'F'
-    elif isinstance(value, int):
-        raw = value.to_bytes(value.bit_length() // 8 + 1, 'little', signed=True)
-        out += b'i' + struct.pack('<H', len(raw)) + raw
-    elif isinstance(value, float):
-        out += b'f' + struct.pack('<d', value)
-    elif isinstance(value, bytes):
-        out += b'b' + _SIZE.pack(len(value)) + value
-    elif isinstance(value, list | tuple):
-        out += (b'l' if isinstance(value, list) else b't') + _SIZE.pack(len(value))
-        for item in value:
-            _write(out, item)
-    elif isinstance(value, dict):
-        out += b'd' + _SIZE.pack(len(value))
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise StateError(f'dict key {key!r} cannot be saved; keys must be strings')
-            _write(out, key)
-            _write(out, item)
-    else:
-        raise StateError(f'a {kind.__name__} cannot be saved; use numbers, text or arrays')
+    writer = _WRITERS.get(type(value))
+    if writer is None:  # a type derived from one of them, or one that cannot be saved
+        writer = next((w for kind, w in _WRITERS.items() if isinstance(value, kind)), None)
+    if writer is None:
+        raise StateError(f'a {type(value).__name__} cannot be saved; use numbers, text or arrays')
+    writer(out, value)
+
+
+def _write_none(out: bytearray, value: None) -> None:
+    out += b'N'
+
+
+def _write_bool(out: bytearray, value: bool) -> None:
+    out += b'T' if value else b'F'
+
+
+def _write_int(out: bytearray, value: int) -> None:
+    raw = value.to_bytes(value.bit_length() // 8 + 1, 'little', signed=True)
+    out += b'i' + struct.pack('<H', len(raw)) + raw
+
+
+def _write_float(out: bytearray, value: float) -> None:
+    out += b'f' + struct.pack('<d', value)
+
+
+def _write_text(out: bytearray, value: str) -> None:
+    raw = value.encode()
+    out += b's' + _SIZE.pack(len(raw)) + raw
+
+
+def _write_bytes(out: bytearray, value: bytes) -> None:
+    out += b'b' + _SIZE.pack(len(value)) + value
+
+
+def _write_items(out: bytearray, value: list[Any] | tuple[Any, ...]) -> None:
+    out += (b'l' if isinstance(value, list) else b't') + _SIZE.pack(len(value))
+    for item in value:
+        _write(out, item)
+
+
+def _write_dict(out: bytearray, value: dict[str, Any]) -> None:
+    out += b'd' + _SIZE.pack(len(value))
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise StateError(f'dict key {key!r} cannot be saved; keys must be strings')
+        _write_text(out, key)
+        _write(out, item)
 
 
 def _write_array(out: bytearray, value: np.ndarray | np.generic) -> None:
@@ -129,6 +147,22 @@ def _write_array(out: bytearray, value: np.ndarray | np.generic) -> None:
         out += value.tobytes()
     else:
         out += value.astype(dtype.newbyteorder('<')).tobytes()
+
+
+# In the order in which a derived type is tried: numpy's float64 is a float, a bool is an int.
+_WRITERS: dict[type, Callable[[bytearray, Any], None]] = {
+    np.ndarray: _write_array,
+    np.generic: _write_array,
+    type(None): _write_none,
+    bool: _write_bool,
+    int: _write_int,
+    float: _write_float,
+    str: _write_text,
+    bytes: _write_bytes,
+    list: _write_items,
+    tuple: _write_items,
+    dict: _write_dict,
+}
 
 
 @functools.lru_cache(512)
