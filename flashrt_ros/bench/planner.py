@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -220,30 +221,45 @@ def first_token(device: str) -> None:
     bench.cold(bench.words(128))
 
 
-def start_rows(device: str) -> list[Row]:
-    """From the start of a process to its first token: kernel cache empty, then full."""
-    touch = f"import torch; torch.zeros(1, device='{device}')"
+def start_rows(device: str, cache: Path, between: Callable[[], None] = lambda: None) -> list[Row]:
+    """From the start of a process to its first token: kernel cache empty, then full.
 
-    def seconds(command: list[str], environment: dict[str, str]) -> Times:
+    Args:
+        device: where.
+        cache: an empty folder for the kernels.
+        between: called between the two.
+    """
+    touch = f"import torch; torch.zeros(1, device='{device}')"
+    environment = {**os.environ, 'TRITON_CACHE_DIR': str(cache)}
+
+    def seconds(*command: str) -> Times:
         start = time.perf_counter_ns()
         subprocess.run([sys.executable, *command], env=environment, check=True)
         return Times(((time.perf_counter_ns() - start) / 1e3,))
 
-    rows = []
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, 'TRITON_CACHE_DIR': cache}
-        bare = seconds(['-c', touch], environment).p50 / 1e3
-        floor = (bare, 'a process that imports torch and touches the device')
-        for work in ('start empty cache', 'start full cache'):
-            call = ['-m', MODULE, '--device', device, '--first-token']
-            rows.append(row(work, seconds(call, environment), floor))
-    return rows
+    call = ('-m', MODULE, '--device', device, '--first-token')
+    empty = seconds(*call)
+    between()
+    full, bare = seconds(*call), seconds('-c', touch).p50 / 1e3
+    floor = (bare, 'a process that imports torch and touches the device')
+    return [row('start empty cache', empty, floor), row('start full cache', full, floor)]
 
 
-def measure(
-    device: str = 'cpu', peers: Iterable[str] = PEERS, log: Callable[[str], None] = print
-) -> list[Row]:
-    """All rows of the benchmark."""
+@contextmanager
+def kernels_in(cache: Path) -> Iterator[None]:
+    """Within the block this process takes its kernels from a folder, and leaves them there."""
+    before = os.environ.get('TRITON_CACHE_DIR')
+    os.environ['TRITON_CACHE_DIR'] = str(cache)
+    try:
+        yield
+    finally:
+        del os.environ['TRITON_CACHE_DIR']
+        if before is not None:
+            os.environ['TRITON_CACHE_DIR'] = before
+
+
+def own_rows(device: str) -> list[Row]:
+    """All rows but the starts."""
     cpu = device == 'cpu'
     longest = 2048 if cpu else 32768
     runs = 3 if cpu else 40
@@ -252,15 +268,25 @@ def measure(
     warm = [n for n in (2048, 4096, 8192, 16384, 32768) if n <= longest]
     rows += warm_rows(bench, warm, runs)
     rows.append(decode_row(bench, 2048, runs))
-    rows += [turn_row(bench, count, 2048 if not cpu else 512, 5) for count in (2, 5, 10, 20)]
-    del bench
-    rows += start_rows(device)
-    if not cpu:
-        torch.cuda.empty_cache()
-    for made in rows:  # before the peers: what is measured is told, whatever becomes of them
-        log(f'{made.work}: {made.ours} {made.unit}, {made.spread}')
-    planner_peers.measure(rows, peers, QWEN_0_8B, device, log)
-    if cpu:
+    return rows + [turn_row(bench, count, 2048 if not cpu else 512, 5) for count in (2, 5, 10, 20)]
+
+
+def measure(
+    device: str = 'cpu', peers: Iterable[str] = PEERS, log: Callable[[str], None] = print
+) -> list[Row]:
+    """All rows of the benchmark."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Peers compile their kernels beside our own first start, which does so too.
+        crew = planner_peers.Crew(peers, QWEN_0_8B, device, Path(folder))
+        starts = start_rows(device, Path(folder) / 'ours', crew.compiled)
+        with kernels_in(Path(folder) / 'ours'):
+            rows = own_rows(device) + starts
+        if device != 'cpu':
+            torch.cuda.empty_cache()
+        for made in rows:  # before the peers: what is measured is told, whatever becomes of them
+            log(f'{made.work}: {made.ours} {made.unit}, {made.spread}')
+        crew.measure(rows, log)
+    if device == 'cpu':
         for made in rows:
             made.work += ' small'
             made.floor.clear()  # the rates behind them are those of a GPU

@@ -2,14 +2,17 @@
 
 `transformers-fla`: transformers with flash-linear-attention's kernels, a deep copy of its cache
 standing for a restored capsule. `flide`: that engine in process, resuming from its session cache;
-it answers questions about a prompt and writes no text. Each runs as a process of its own, whose
-start to the first token is measured on the way, once with an empty kernel cache and once more with
-the full one::
+it answers questions about a prompt and writes no text. Each runs as a process of its own::
 
     python -m flashrt_ros.bench.planner_peers flide --device cuda --dims JSON --work 'cold 2k'
 
-FLASHRT_PEER_SECONDS bounds the time of each peer; FLASHRT_PEER_CACHE names a folder that keeps
-compiled kernels from run to run (then no start with an empty cache is measured).
+What takes a peer minutes is compiling and trying out kernels, on one core. So all of them start
+with an empty kernel cache at once, beside our own such start, and are measured later, one by one,
+with the kernels that this left. What would be done again for every length is done once:
+flash-linear-attention tunes its norm for each number of rows, which the kernel never reads; flide
+captures three hundred graphs before it answers, here a shape's graph when it is first asked for.
+
+FLASHRT_PEER_SECONDS bounds the time from the start of the benchmark to the end of the last peer.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,8 +44,13 @@ NEW = 32  # tokens appended to what was restored
 REVISITED = 2048  # tokens of each prompt that is revisited in turn
 NEEDS = {'transformers-fla': ('transformers', 'fla'), 'flide': ('transformers', 'flide')}
 MODULE = 'flashrt_ros.bench.planner_peers'
-SECONDS = {'transformers-fla': 200.0, 'flide': 300.0}  # for all works
+SECONDS = 225.0  # from the start of the benchmark to the end of the last peer
+COMPILING = 115.0  # of these for the starts with an empty cache
 EMPTY, FULL = 'start empty cache', 'start full cache'
+# What is measured first, should the time not be enough for all.
+FIRST_WORKS = (
+    FULL, 'cold 2k', 'cold 16k', 'warm 2k', 'warm 16k', 'decode', 'warm 4k', 'warm 8k',
+)  # fmt: skip
 FIRST = 128  # tokens of the prompt that a start is measured with
 Tell = Callable[[str, Callable[[], float]], None]
 
@@ -108,9 +117,25 @@ def build(dims: dict[str, Any], device: str) -> Any:
         torch.set_default_dtype(torch.float32)
 
 
+def tune_once() -> None:
+    """Let flash-linear-attention tune the norm of queries and keys once, not for every length."""
+    if importlib.util.find_spec('fla') is None:
+        return
+    module: Any = importlib.import_module('fla.modules.l2norm')
+    kernel = module.l2norm_fwd_kernel
+
+    class Once:
+        def __getitem__(self, grid: Any) -> Callable[..., Any]:
+            launch = kernel[grid]
+            return lambda *args, **kwargs: launch(*args, **{**kwargs, 'NB': 1})
+
+    module.l2norm_fwd_kernel = Once()
+
+
 def transformers_fla(dims: dict[str, Any], device: str, works: Iterable[str], tell: Tell) -> None:
     """Measure transformers with flash-linear-attention."""
-    model, clock = build(dims, device), Clock(device, 4, 2)
+    tune_once()
+    model, clock = build(dims, device), Clock(device, 3, 1)
 
     @torch.inference_mode()
     def forward(tokens: torch.Tensor, cache: Any = None) -> Any:
@@ -133,7 +158,7 @@ def transformers_fla(dims: dict[str, Any], device: str, works: Iterable[str], te
             caches = [forward(words(REVISITED)) for _ in range(size)]
             return clock.in_turn([partial(resume, words(NEW), cache) for cache in caches])
         cache, one = forward(words(size)), words(1)
-        return Clock(device, 20, 5).median(lambda: forward(one, cache))
+        return Clock(device, 10, 2).median(lambda: forward(one, cache))
 
     for work in works:
         kind, *rest = work.split()
@@ -165,7 +190,7 @@ def flide(dims: dict[str, Any], device: str, works: Iterable[str], tell: Tell) -
 
     formats.detect = lambda *args, **kwargs: Raw
     engines.formats.detect = formats.detect
-    rng, clock = random.Random(0), Clock(device, 8, 3)
+    rng, clock = random.Random(0), Clock(device, 5, 2)
 
     def words(length: int) -> list[int]:
         return [rng.randrange(100, dims['vocab_size']) for _ in range(length)]
@@ -173,7 +198,7 @@ def flide(dims: dict[str, Any], device: str, works: Iterable[str], tell: Tell) -
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         build(dims, device).save_pretrained(Path(folder))
         engine = engines.Engine(
-            folder, capture=8192, backbone_options={'cuda_graphs': device != 'cpu'},
+            folder, capture=False, backbone_options={'cuda_graphs': device != 'cpu'},
             session_cache_gb=20.0 if device != 'cpu' else 0.5, session_min_tokens=1024,
             device='cuda:0' if device == 'cuda' else device,
         )  # fmt: skip
@@ -205,45 +230,58 @@ def flide(dims: dict[str, Any], device: str, works: Iterable[str], tell: Tell) -
 KNOWN = {'transformers-fla': transformers_fla, 'flide': flide}
 
 
-def measure(
-    rows: Iterable[Row],
-    peers: Iterable[str],
-    dims: dict[str, Any],
-    device: str,
-    log: Callable[[str], None] = print,
-) -> None:
-    """Write each peer's figure, or the reason why there is none, into `rows`."""
-    rows = list(rows)
-    # A start is measured first, before anything else fills the caches.
-    works = sorted((row.work for row in rows), key=lambda work: not work.startswith('start'))
-    for name in peers:
-        missing = [need for need in NEEDS[name] if importlib.util.find_spec(need) is None]
-        found: peer.Found = {'': f'{" and ".join(missing)} not installed'}
-        if device == 'cpu':
-            found = {'': 'needs an NVIDIA GPU'}
-        elif not missing:
-            found = both_starts(partial(run, name, dims, device), works, SECONDS[name])
-        for row in rows:
-            row.peers[name] = found.get(row.work, found[''])
-            log(f'{name}: {row.work}: {row.peers[name]}')
+class Crew:
+    """The peers of one run of the benchmark, at work from now on.
 
+    Args:
+        names: the peers.
+        dims: the model's dimensions.
+        device: where.
+        folder: for their kernels.
+    """
 
-def both_starts(
-    call: Callable[[str, list[str], float], peer.Found], works: list[str], seconds: float
-) -> peer.Found:
-    """Run a peer on its works, and once more for the start that takes another process."""
-    seconds = float(os.environ.get('FLASHRT_PEER_SECONDS', seconds))
-    kept = os.environ.get('FLASHRT_PEER_CACHE')
-    if kept:
-        reason = 'its kernels were compiled before'
-        return {EMPTY: reason, **call(kept, [work for work in works if work != EMPTY], seconds)}
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as cache:
-        found = call(cache, [work for work in works if work != FULL], seconds)
-        if FULL in works:
-            again = call(cache, [FULL], max(1.0, seconds - (time.monotonic() - began)))
-            found[FULL] = again.get(FULL, again[''])
-    return found
+    def __init__(
+        self, names: Iterable[str], dims: dict[str, Any], device: str, folder: Path
+    ) -> None:
+        self._end = time.monotonic() + float(os.environ.get('FLASHRT_PEER_SECONDS', SECONDS))
+        self._found: dict[str, peer.Found] = {}
+        self._calls: dict[str, Callable[[list[str], float], peer.Found]] = {}
+        for name in names:
+            missing = [need for need in NEEDS[name] if importlib.util.find_spec(need) is None]
+            if device == 'cpu':
+                self._found[name] = {'': 'needs an NVIDIA GPU'}
+            elif missing:
+                self._found[name] = {'': f'{" and ".join(missing)} not installed'}
+            else:
+                self._calls[name] = partial(run, name, dims, device, str(folder / name))
+        self._pool = ThreadPoolExecutor(max(1, len(self._calls)))
+        seconds = min(COMPILING, self._left())
+        self._starts = {
+            name: self._pool.submit(call, [EMPTY], seconds) for name, call in self._calls.items()
+        }
+
+    def _left(self) -> float:
+        return max(1.0, self._end - time.monotonic())
+
+    def compiled(self) -> None:
+        """Wait until the starts with an empty cache have ended, and the device is free."""
+        for name, start in self._starts.items():
+            found = start.result()
+            self._found[name] = {EMPTY: found.get(EMPTY, found[''])}
+        self._pool.shutdown()
+
+    def measure(self, rows: Iterable[Row], log: Callable[[str], None] = print) -> None:
+        """Write each peer's figure, or the reason why there is none, into `rows`."""
+        rows = list(rows)
+        works = [row.work for row in rows if row.work != EMPTY]
+        works.sort(key=lambda work: (*FIRST_WORKS, work).index(work))
+        for turn, (name, call) in enumerate(self._calls.items()):
+            share = self._left() / (len(self._calls) - turn)
+            self._found[name] = {**call(works, share), **self._found[name]}
+        for name, found in self._found.items():
+            for row in rows:
+                row.peers[name] = found.get(row.work, found[''])
+                log(f'{name}: {row.work}: {row.peers[name]}')
 
 
 def run(
@@ -252,6 +290,7 @@ def run(
     """Run one peer on some works with its kernels' cache in the folder `cache`."""
     environment = {
         **os.environ, 'TRITON_CACHE_DIR': cache, 'FLASHRT_PEER_STARTED': str(time.time()),
+        'HF_HUB_OFFLINE': '1',  # nothing is looked for elsewhere while the clock runs
     }  # fmt: skip
     words = [word for work in works for word in ('--work', work)]
     dims_word = json.dumps(dims)

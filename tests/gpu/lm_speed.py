@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -143,51 +144,49 @@ def profile() -> None:
 
 
 def sweep() -> None:
-    """Other settings of the kernels, timed alone at the real model's dimensions."""
+    """What is undecided, one setting at a time beside the present ones; then single kernels.
+
+    Whoever loses in every replay is deleted. A minute and a half, most of it compiling.
+    """
     import lm_kernel_cases as cases
 
-    from flashrt_policies.kernels import attention_triton as at
-    from flashrt_policies.kernels import decode_triton, norm_triton
+    from flashrt_policies.kernels import decode_triton, delta_chunk_triton, norm_triton
     from flashrt_policies.kernels import gated_delta_triton as gd
     from flashrt_policies.kernels import linear_triton as lt
 
     d = cases.Draw('cuda', torch.bfloat16, 0)
-    dims = (16, 16, 128, 128)
+    dims, norm = (16, 16, 128, 128), d.wide(128)
+    replays = {rows: cases.delta_inputs(d, rows, dims, 4) for rows in (64, 2048, 4096)}
     found: dict[str, float] = {}
-    norm = d.wide(128)
-    for rows in (64, 2048):
-        args = cases.delta_inputs(d, rows, dims, 4)
-        valid = d.number(rows)
-        for warps in (4, 8):
-            for high in (4, 8, 16):
-                for stretch in (4, 8, 16, 32) if rows > 64 else (16,):
-                    gd.PREPARE_WARPS, gd.TAPS_ROWS, gd.STRETCH = warps, high, stretch
-                    name = f'mix {rows}: warps {warps} rows {high} stretch {stretch}'
-                    found[name] = gpu_ms(
-                        lambda args=args, valid=valid: gd.mix(*args, norm, 1e-6, valid, dims)
-                    )
-                    say(f'{name}: {found[name]:.4f} ms')
-        gd.PREPARE_WARPS, gd.TAPS_ROWS, gd.STRETCH = 4, 8, 16
-    keys, values = d.normal(2, 32768, 256), d.normal(2, 32768, 256)
-    plain = at.tile_sizes
-    for rows, position in ((64, 2048), (64, 30000), (2048, 0), (2048, 14336)):
-        q, gate = d.normal(rows, 8, 256), d.normal(rows, 8, 256)
-        where, valid = d.number(position), d.number(rows)
-        for size, deep in ((32, 2), (32, 3), (64, 1), (64, 2), (128, 1)):
-            at.tile_sizes = lambda *_, size=size, deep=deep: (size, deep)
-            name = f'attend {rows} at {position}: keys {size} stages {deep}'
-            try:
-                found[name] = gpu_ms(
-                    lambda q=q, gate=gate, where=where, valid=valid: at.attend(
-                        q, keys, values, where, valid, gate
-                    )
-                )
-            except Exception as problem:
-                say(name, type(problem).__name__)
-                continue
-            flops = 4 * 8 * 256 * rows * (position + rows / 2)
-            say(f'{name}: {found[name]:.4f} ms {flops / found[name] / 1e9:.0f} TFLOP/s')
-    at.tile_sizes = plain
+
+    def mixed(name: str) -> None:
+        for rows, inputs in replays.items():
+            call = partial(gd.mix, *inputs, norm, 1e-6, d.number(rows), dims)
+            found[f'mix {rows}: {name}'] = gpu_ms(call)
+            say(f'mix {rows}: {name}: {found[f"mix {rows}: {name}"]:.4f} ms')
+
+    mixed('as it is')
+    for module, name, values in (
+        (delta_chunk_triton, 'INVERSE', ('bf16x3',)),
+        (gd, 'PREPARE_WARPS', (8,)),
+        (gd, 'READ_WARPS', (8,)),
+        (gd, 'CARRY_WARPS', (8,)),
+        (gd, 'TAPS_ROWS', (4, 16)),
+        (gd, 'STRETCH', (8, 32)),
+    ):
+        before = getattr(module, name)
+        for value in values:
+            setattr(module, name, value)
+            mixed(f'{name} {value}')
+        setattr(module, name, before)
+    mixed('as it is, again')
+    one = cases.delta_inputs(d, 1, dims, 4)
+    for warps in (8, 16, 32):
+        decode_triton.STEP_WARPS = warps
+        step = partial(decode_triton.delta_step, *one, norm, 1e-6, dims)
+        found[f'delta step, {warps} warps'] = gpu_ms(step)
+        say(f'delta step, {warps} warps: {found[f"delta step, {warps} warps"] * 1e3:.1f} us')
+    decode_triton.STEP_WARPS = 16
     x, y, z, scale = d.normal(1, 1024), d.normal(1, 2048), d.normal(1, 3584), d.wide(1024)
     w_in, w_out, w_pair = d.normal(8224, 1024), d.normal(1024, 2048), d.normal(7168, 1024)
     w_down, w_head = d.normal(1024, 3584), d.normal(248320, 1024)
@@ -204,11 +203,6 @@ def sweep() -> None:
     ):
         found[name] = gpu_ms(call)
         say(f'{name}: {found[name] * 1e3:.1f} us')
-    proj, window, state, conv, decay, bias = cases.delta_inputs(d, 1, dims, 4)
-    found['delta step'] = gpu_ms(
-        lambda: decode_triton.delta_step(proj, window, state, conv, decay, bias, norm, 1e-6, dims)
-    )
-    say(f'delta step: {found["delta step"] * 1e3:.1f} us')
     results['sweep'] = found
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,40 +64,70 @@ def test_peers_are_measured_on_the_same_works(monkeypatch: pytest.MonkeyPatch) -
     assert planner_peers.count('16k') == 16384 and planner_peers.count('20') == 20
 
 
-def test_a_peer_that_is_not_there_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_not_there_leaves_its_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Missing packages, a device that does not fit, and works it does not have are written."""
-    rows, told = [Row('cold 2k', 1.0, 'ms'), Row('start full cache', 1.0, 'ms')], []
-    planner_peers.measure(rows, ('flide',), {}, 'cpu', told.append)
-    assert rows[0].peers == {'flide': 'needs an NVIDIA GPU'} and told
+    told: list[str] = []
+
+    def peers(device: str) -> list[object]:
+        works = ('cold 2k', 'start empty cache', 'start full cache', 'warm 32k')
+        rows = [Row(work, 1.0, 'ms') for work in works]
+        crew = planner_peers.Crew(('flide',), {}, device, tmp_path)
+        crew.compiled()
+        crew.measure(rows, told.append)
+        return [row.peers['flide'] for row in rows]
+
+    assert peers('cpu') == ['needs an NVIDIA GPU'] * 4 and len(told) == 4
     monkeypatch.setattr(planner_peers, 'NEEDS', {'flide': ('nowhere', 'json')})
-    planner_peers.measure(rows, ('flide',), {}, 'cuda', told.append)
-    assert rows[0].peers == {'flide': 'nowhere not installed'}
+    assert peers('cuda') == ['nowhere not installed'] * 4
     monkeypatch.setattr(planner_peers, 'NEEDS', {'flide': ()})
-    runs = [{'cold 2k': 3.5, '': 'not one of its works'}, {'': 'exit 1: no luck'}]
-    monkeypatch.setattr(planner_peers.peer, 'run', lambda *args: runs.pop(0))
-    planner_peers.measure(rows, ('flide',), {}, 'cuda', told.append)
-    assert [row.peers['flide'] for row in rows] == [3.5, 'exit 1: no luck']
-    runs = [{'cold 2k': 3.5, 'start full cache': 9.0, '': 'not one of its works'}]
-    monkeypatch.setenv('FLASHRT_PEER_CACHE', '/nowhere')
-    rows.append(Row('start empty cache', 1.0, 'ms'))
-    planner_peers.measure(rows, ('flide',), {}, 'cuda', told.append)
-    found = [row.peers['flide'] for row in rows]
-    assert found == [3.5, 9.0, 'its kernels were compiled before']
+    calls: list[list[str]] = []
+
+    def run(command: list[str], *rest: object) -> peer.Found:
+        calls.append([word for word in command if ' ' in word])
+        if len(calls) == 1:
+            return {'start empty cache': 9.5, '': 'not one of its works'}
+        return {'cold 2k': 3.5, '': 'exit 1: no luck'}
+
+    monkeypatch.setattr(planner_peers.peer, 'run', run)
+    assert peers('cuda') == [3.5, 9.5, 'exit 1: no luck', 'exit 1: no luck']
+    assert calls == [['start empty cache'], ['start full cache', 'cold 2k', 'warm 32k']]
 
 
-def test_a_peer_runs_apart_and_what_it_told_counts() -> None:
+def test_a_peer_runs_apart_and_what_it_told_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Figures told before a crash, an exception or the end of its time stand in the report."""
 
-    def run(code: str, seconds: float = 60.0) -> peer.Found:
+    def run(code: str) -> peer.Found:
         start = 'from flashrt_ros.bench.peer import attempt, tell\n'
-        return peer.run([sys.executable, '-c', start + code], seconds)
+        return peer.run([sys.executable, '-c', start + code], 3000.0)
 
     told = "tell('a', 1.5); print('noise'); attempt('b', lambda: 1 / 0); "
     b = 'ZeroDivisionError: division by zero'
     assert run(told) == {'a': 1.5, 'b': b, '': 'not one of its works'}
     assert run(told + 'exit("no\\nluck")') == {'a': 1.5, 'b': b, '': 'exit 1: luck'}
-    hangs = 'import threading; threading.Event().wait()'
-    assert run(told + hangs, 8.0) == {'a': 1.5, 'b': b, '': 'not reached within 8 s'}
+
+    class WhenTold(threading.Thread):
+        """A timer whose time has come when the peer writes to a pipe, however long that takes."""
+
+        def __init__(self, seconds: float, end: Callable[[], None]) -> None:
+            super().__init__(daemon=True)
+            self.end = end
+
+        def run(self) -> None:
+            pipe.read_bytes()
+            self.end()
+
+        def cancel(self) -> None:
+            """It has come already."""
+
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    monkeypatch.setattr(peer.threading, 'Timer', WhenTold)
+    hangs = f'open({str(pipe)!r}, "w").close(); import threading; threading.Event().wait()'
+    assert run(told + hangs) == {'a': 1.5, 'b': b, '': 'not reached within 3000 s'}
 
 
 def test_the_page_shows_figures_and_reasons(tmp_path: Path) -> None:
@@ -114,8 +147,10 @@ def test_the_page_shows_figures_and_reasons(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_answers_from_nothing() -> None:
-    """The start of a process to its first token, twice."""
-    rows = planner.start_rows('cpu')
+def test_a_process_answers_from_nothing(tmp_path: Path) -> None:
+    """The start of a process to its first token, twice; what is asked for happens in between."""
+    between: list[str] = []
+    rows = planner.start_rows('cpu', tmp_path, lambda: between.append('once'))
+    assert between == ['once']
     assert [row.work for row in rows] == ['start empty cache', 'start full cache']
     assert all(row.ours > 100 for row in rows)
