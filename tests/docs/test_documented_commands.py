@@ -67,6 +67,7 @@ def test_documented_command_is_accepted(argv: list[str]) -> None:
     assert accepted(argv)
 
 
+@pytest.mark.timeout(900)  # an example may be a rollout with its video
 @pytest.mark.parametrize(('info', 'body'), RUNNABLE)
 def test_documented_example_runs(info: str, body: str, tmp_path: Path) -> None:
     """Blocks marked `run` do what the page says, with exit code 0."""

@@ -130,6 +130,7 @@ def test_summary_counts():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_command_reports_the_same_for_any_number_of_workers(tiny_policy, tmp_path, capsys):
     """One worker or two: the same episodes in the JSON, tick for tick."""
     reports = []
