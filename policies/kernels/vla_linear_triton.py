@@ -25,7 +25,7 @@ from flashrt_policies.kernels.vla_linear import Euler, Stream
 from flashrt_policies.kernels.vla_matrix import Matrix
 from flashrt_policies.kernels.vla_norm_triton import act
 from flashrt_policies.kernels.vla_rope import Heads, Rotary
-from flashrt_policies.kernels.vla_rope_triton import place_heads
+from flashrt_policies.kernels.vla_rope_triton import angles, place_heads
 
 AHEAD = True  # a norm is prepared by the product before it
 DEPTH = 128  # of a tile
@@ -67,14 +67,35 @@ def few_rows_kernel(
         line = tl.minimum(tl.arange(0, LINES) * step, share - 1)
         row = tl.minimum(j, columns - 1).to(tl.int64) * depth + low
         fetch(w_ptr + row[:, None] + line[None, :])
+    # What the end needs is asked for now: it is there when the products are.
+    there = j < columns
+    live = (i < rows)[:, None] & there[None, :]
+    spot = out_ptr + i[:, None].to(tl.int64) * out_row + j[None, :]
+    if FLOAT8:
+        w_scale = tl.load(w_scale_ptr + j, mask=there, other=0.0)
+    if BIAS:
+        bias = tl.load(bias_ptr + j, mask=there, other=0.0)
+    if GATE:
+        gate = tl.load(gate_ptr + j, mask=there, other=0.0)
+    if NEXT:
+        next_scale = tl.load(scale_ptr + j, mask=there, other=0.0)
     begin(PDL)
-    acc = tl.zeros((R, N), tl.float32)
     if NORM == 2:
         t = tl.arange(0, TILES)[:, None]
         sums = squares_ptr + t * squares_row + i[None, :]
-        squares = tl.sum(tl.load(sums, mask=(t < tiles) & (i < rows)[None, :], other=0.0), 0)
-    else:
-        squares = tl.zeros((R,), tl.float32)
+        sums = tl.load(sums, mask=(t < tiles) & (i < rows)[None, :], other=0.0)
+    if END == 'heads':
+        position = tl.load(position_ptr + i, mask=i < rows, other=0)
+        cos, sin = angles(
+            position, tl.program_id(0) * N, cos_ptr, sin_ptr, queries + keys, HALF=HALF, N=N
+        )
+    if END == 'add' or END == 'flow':
+        before = tl.load(spot, mask=live, other=0.0).to(tl.float32)
+    if END == 'flow':
+        target = tl.load(target_ptr + i[:, None] * columns + j[None, :], mask=live, other=0.0)
+        held = tl.load(held_ptr + i, mask=i < rows, other=0.0)
+    acc = tl.zeros((R, N), tl.float32)
+    squares = tl.zeros((R,), tl.float32)
     for start in tl.range(0, share, K, num_stages=STAGES):
         if EVEN:
             w = tl.load(w_at + start)
@@ -93,7 +114,8 @@ def few_rows_kernel(
             squares += tl.sum(wide * wide, 1)
             x = (wide * scale[None, :]).to(w.dtype)
         acc = tl.dot(x.to(w.dtype), w, acc, input_precision='tf32x3')
-    live = (i < rows)[:, None] & (j < columns)[None, :]
+    if NORM == 2:
+        squares = tl.sum(sums, 0)
     last = True
     if SPLITS > 1:
         size = rows * columns
@@ -110,43 +132,37 @@ def few_rows_kernel(
     if NORM > 0:
         acc *= tl.rsqrt(squares / depth + eps)[:, None]
     if FLOAT8:
-        acc *= tl.load(w_scale_ptr + j, mask=j < columns, other=0.0)[None, :]
+        acc *= w_scale[None, :]
     if BIAS:
-        acc += tl.load(bias_ptr + j, mask=j < columns, other=0.0)[None, :]
+        acc += bias[None, :]
     kind = out_ptr.dtype.element_ty
     if END == 'heads':
-        position = tl.load(position_ptr + i, mask=i < rows, other=0)
         place_heads(
-            acc, i, j, live, position, cos_ptr, sin_ptr, out_ptr, k_ptr, v_ptr,
-            queries, keys, k_row, v_row, HALF=HALF, R=R, N=N,
+            acc, i, j, live, cos, sin, out_ptr, k_ptr, v_ptr, queries, keys, k_row, v_row,
+            R=R, N=N,
         )  # fmt: skip
     elif END == 'gated':
-        gate, up = tl.split(tl.reshape(acc, (R, N // 2, 2)))
+        opening, up = tl.split(tl.reshape(acc, (R, N // 2, 2)))
         half = tl.program_id(0) * (N // 2) + tl.arange(0, N // 2)
-        spot = out_ptr + i[:, None].to(tl.int64) * out_row + half[None, :]
+        at = out_ptr + i[:, None].to(tl.int64) * out_row + half[None, :]
         mask = (i < rows)[:, None] & (half < columns // 2)[None, :]
-        tl.store(spot, (act(gate, KIND) * up).to(kind), mask=mask)
+        tl.store(at, (act(opening, KIND) * up).to(kind), mask=mask)
     else:
-        spot = out_ptr + i[:, None].to(tl.int64) * out_row + j[None, :]
         if KIND != '':
             acc = act(acc, KIND)
+        if GATE:
+            acc *= gate[None, :]
         if END == 'add':
-            if GATE:
-                acc *= tl.load(gate_ptr + j, mask=j < columns, other=0.0)[None, :]
-            acc += tl.load(spot, mask=live, other=0.0).to(tl.float32)
+            acc += before
         elif END == 'flow':
-            x = tl.load(spot, mask=live, other=0.0)
-            target = tl.load(target_ptr + i[:, None] * columns + j[None, :], mask=live, other=0.0)
-            held = tl.load(held_ptr + i, mask=i < rows, other=0.0)
-            missing = (target - (x - time * acc)) * held[:, None]
-            acc = x - length * (acc - pull * missing)
+            missing = (target - (before - time * acc)) * held[:, None]
+            acc = before - length * (acc - pull * missing)
         y = acc.to(kind)
         tl.store(spot, y, mask=live & last)
         if NEXT:
             wide = tl.where(live, y.to(tl.float32), 0.0)
-            scale = tl.load(scale_ptr + j, mask=j < columns, other=0.0)
             at = scaled_ptr + i[:, None].to(tl.int64) * columns + j[None, :]
-            tl.store(at, (wide * scale[None, :]).to(kind), mask=live & last)
+            tl.store(at, (wide * next_scale[None, :]).to(kind), mask=live & last)
             sums = squares_ptr + tl.program_id(0) * squares_row + i
             tl.store(sums, tl.sum(wide * wide, 1), mask=(i < rows) & last)
 

@@ -13,9 +13,21 @@ BLOCK = 1024
 
 
 @triton.jit
+def angles(
+    position, first, cos_ptr, sin_ptr, turned, HALF: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Cosines and sines [R, N/2] of a tile from column `first`; none from `turned` on."""
+    pair = first // 2 + tl.arange(0, N // 2)  # [N/2]
+    turning = (2 * pair < turned)[None, :]
+    spot = position[:, None] * HALF + (pair % HALF)[None, :]
+    cos = tl.load(cos_ptr + spot, mask=turning, other=1.0)
+    return cos, tl.load(sin_ptr + spot, mask=turning, other=0.0)
+
+
+@triton.jit
 def place_heads(
-    y, i, j, live, position, cos_ptr, sin_ptr, q_ptr, k_ptr, v_ptr, queries, keys, k_row, v_row,
-    HALF: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+    y, i, j, live, cos, sin, q_ptr, k_ptr, v_ptr, queries, keys, k_row, v_row,
+    R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Rotate a tile of a joint projection and store it: queries, then keys, then values.
 
@@ -23,11 +35,6 @@ def place_heads(
     counts. The first `queries` columns are queries, then `keys` of keys and as many of values.
     """
     first, second = tl.split(tl.reshape(y, (R, N // 2, 2)))
-    pair = tl.min(j, 0) // 2 + tl.arange(0, N // 2)  # [N/2]
-    turning = (2 * pair < queries + keys)[None, :]
-    spot = position[:, None] * HALF + (pair % HALF)[None, :]
-    cos = tl.load(cos_ptr + spot, mask=turning, other=1.0)
-    sin = tl.load(sin_ptr + spot, mask=turning, other=0.0)
     y = tl.reshape(tl.join(first * cos - second * sin, second * cos + first * sin), (R, N))
     q_mask = live & (j < queries)[None, :]
     tl.store(
@@ -57,10 +64,13 @@ def split_rotate_kernel(
     live = (j < columns)[None, :]
     at = x_ptr + i[:, None].to(tl.int64) * columns + j[None, :]
     y = tl.load(at, mask=live, other=0.0).to(tl.float32)
-    place_heads(
-        y, i, j, live, tl.load(position_ptr + i), cos_ptr, sin_ptr, q_ptr, k_ptr, v_ptr,
-        queries, keys, k_row, v_row, HALF=HALF, R=1, N=BLOCK,
+    cos, sin = angles(
+        tl.load(position_ptr + i), tl.program_id(1) * BLOCK, cos_ptr, sin_ptr, queries + keys,
+        HALF=HALF, N=BLOCK,
     )  # fmt: skip
+    place_heads(
+        y, i, j, live, cos, sin, q_ptr, k_ptr, v_ptr, queries, keys, k_row, v_row, R=1, N=BLOCK
+    )
 
 
 def split_rotate(
