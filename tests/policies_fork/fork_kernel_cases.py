@@ -52,8 +52,11 @@ class Tree:
         return self.there.sizes.rows
 
 
-def tree(d: Any, back: int) -> Tree:
-    """Draw a round of one to three requests, some resumed, and lay it out."""
+def tree(d: Any, back: int, marked: bool = False) -> Tree:
+    """Draw a round of one to three requests, some resumed, and lay it out.
+
+    With `marked` the first one leaves a checkpoint in its slot and has a branch of two chunks.
+    """
     rng, most = d.rng, 80
 
     def words(count: int) -> Any:
@@ -69,8 +72,12 @@ def tree(d: Any, back: int) -> Tree:
             words(rng.choice([1, 2, 3, 64, 65, rng.randint(1, most)]))
             for _ in range(rng.randint(1, 3))
         ]
+        keep = rng.random() < 0.7
+        if marked and not placed:
+            state, keep = words(resumed + rng.choice([64, 65, 130])), True
+            branches[0] = words(70)
         options = [words(rng.randint(1, 5)) for _ in branches]
-        placed.append(Placed(Checked(state, branches, options, rng.random() < 0.7), slot, resumed))
+        placed.append(Placed(Checked(state, branches, options, keep), slot, resumed))
     exact = sizes_of(placed[0].asked, placed[0].resumed)
     for x in placed[1:]:
         exact = joined(exact, sizes_of(x.asked, x.resumed))
@@ -124,12 +131,13 @@ def delta(d: Any) -> Iterator[tuple[str, float]]:
     for dims, taps in DELTA:
         key_heads, heads, key_dim, dim = dims
         channels = 2 * key_heads * key_dim + heads * dim
-        t = tree(d, taps - 1)
+        t = tree(d, taps - 1, marked=True)
         proj = d.normal(t.here.sizes.rows, channels + heads * dim + 2 * heads)
         conv, norm = d.normal(taps, channels, std=0.5), d.wide(dim)
         decay, bias = -d.wide(heads).abs() * 0.1, d.wide(heads)
         windows = [d.normal(taps - 1, channels) for _ in range(SLOTS)]
         states = [d.wide(heads, key_dim, dim) for _ in range(SLOTS)]
+        kept = [x.clone() for x in states]
         there = fork_delta.DeltaSlots(
             [x.cpu().float().clone() for x in windows], [x.cpu().clone() for x in states],
             *[torch.zeros(SLOTS, dtype=torch.int64)] * 2,
@@ -150,6 +158,7 @@ def delta(d: Any) -> Iterator[tuple[str, float]]:
         yield name, error(got[: t.used], want.double())
         for a, b in zip(states, there.recurrent, strict=True):
             yield f'{name} state', error(a, b.double())
+        assert any(not torch.equal(a, b) for a, b in zip(states, kept, strict=True))
         for a, b in zip(windows, there.window, strict=True):
             assert torch.equal(a.cpu().float(), b)
 
