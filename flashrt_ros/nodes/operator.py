@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -110,9 +109,10 @@ class Operator:
 
     def _spin(self) -> None:
         try:
-            with contextlib.suppress(ExternalShutdownException):
-                self._executor.spin()
-        except rclpy_implementation.InvalidHandle:
+            self._executor.spin()
+        except ExternalShutdownException:
+            pass
+        except (rclpy_implementation.InvalidHandle, AttributeError):
             if not self._closing:  # else: a callback ended while the executor was taken down
                 raise
 

@@ -22,6 +22,7 @@ from flashrt_ros.nodes.hearing import Hearing
 from flashrt_ros.nodes.operations import Operations
 
 FEEDBACK_S = 1.0  # longest time without feedback, in seconds
+RESULT_S = 900  # for which a result is kept: who asks late, still gets it
 
 
 class RolloutAction:
@@ -50,6 +51,7 @@ class RolloutAction:
             goal_callback=self._wanted,
             cancel_callback=self._cancelled,
             callback_group=group,
+            result_timeout=RESULT_S,
         )
 
     def _wanted(self, goal: Rollout.Goal) -> GoalResponse:
