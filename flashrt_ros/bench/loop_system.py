@@ -57,7 +57,7 @@ class Robot:
             del heard[:-100]
 
     def run(self, seconds: float) -> tuple[int, int, list[bool]]:
-        """Let it run; return the ticks that passed, those missed, and of each chunk: was it late."""
+        """Let it run; return the ticks passed and missed, and of each chunk: was it late."""
         state = self.operator.state
         assert state is not None
         tick, missed = state.tick, state.missed_ticks
