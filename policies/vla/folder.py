@@ -19,7 +19,6 @@ STATE, ACTION = 'observation.state', 'action'
 # What each family has, in the names of its config, and the values that are done here.
 STEPS = {'pi0': 'num_inference_steps', 'pi05': 'num_inference_steps', 'smolvla': 'num_steps'}
 REFUSED: dict[str, Any] = {
-    'use_relative_actions': False,
     'adapt_to_pi_aloha': False,
     'use_delta_joint_actions_aloha': False,
     'add_image_special_tokens': False,
@@ -134,13 +133,14 @@ def read_folder(path: Path, config: Mapping[str, Any]) -> Folder:
     inputs, outputs = config.get('input_features') or {}, config.get('output_features') or {}
     cameras = _cameras(where, inputs, {new: old for old, new in rename.items()})
     number = STEPS[family]
+    state, action = _length(where, inputs, STATE), _length(where, outputs, ACTION)
     return Folder(
         path=path,
         family=family,
         config=config,
         cameras=cameras,
-        state_dim=_length(where, inputs, STATE),
-        action_dim=_length(where, outputs, ACTION),
+        state_dim=state,
+        action_dim=action,
         horizon=_count(where, config, 'chunk_size'),
         steps=_count(where, config, number),
         modes=_modes(where, config, steps),
@@ -152,6 +152,7 @@ def read_folder(path: Path, config: Mapping[str, Any]) -> Folder:
             if 'state_file' in step
         ),
         prompt='state' if family == 'pi05' else 'line',
+        relative=_relative(where, config, steps, state, action),
     )  # fmt: skip
 
 
@@ -172,8 +173,6 @@ def read_steps(path: Path) -> dict[str, dict[str, Any]]:
             raise CheckpointError(
                 f'{path}: step {name!r} is not known; want one of {", ".join(sorted(KNOWN_STEPS))}'
             )
-        if name.endswith('_actions_processor') and config.get('enabled', False):
-            raise CheckpointError(f'{path}: step {name!r} is enabled; want absolute actions')
         if 'state_file' in step:
             if Path(str(step['state_file'])).name != step['state_file']:
                 raise CheckpointError(f'{path}: state_file {step["state_file"]!r}; want a name')
@@ -183,6 +182,38 @@ def read_steps(path: Path) -> dict[str, dict[str, Any]]:
     if want not in steps:
         raise CheckpointError(f'{path}: no {want} step; want the statistics applied by one')
     return steps
+
+
+def _relative(
+    where: Path, config: Mapping[str, Any], steps: Mapping[str, Any], state: int, action: int
+) -> tuple[int, ...]:
+    """Return the actions that are offsets from the state: all but those whose names are excluded.
+
+    A name is excluded by a part of it, in letters of any case, as lerobot has it.
+    """
+    before = steps['preprocessor'].get('relative_actions_processor', {})
+    said = {
+        'relative_actions_processor': before.get('enabled', False),
+        'absolute_actions_processor': steps['postprocessor']
+        .get('absolute_actions_processor', {})
+        .get('enabled', False),
+        'use_relative_actions': config.get('use_relative_actions', False),
+    }
+    if len(set(said.values())) > 1:
+        raise CheckpointError(
+            f'{where}: {", ".join(f"{key} is {value}" for key, value in said.items())}; want all '
+            'or none: actions are offsets from the state or they are not'
+        )
+    if not said['use_relative_actions']:
+        return ()
+    if state < action:
+        raise CheckpointError(
+            f'{where}: {action} actions are offsets from a state of {state} numbers; want as many'
+        )
+    left_out = [str(name).lower() for name in before.get('exclude_joints') or () if name]
+    names = [str(name).lower() for name in before.get('action_names') or ()][:action]
+    excluded = {i for i, name in enumerate(names) if any(part in name for part in left_out)}
+    return tuple(i for i in range(action) if i not in excluded)
 
 
 def _cameras(

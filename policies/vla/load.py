@@ -170,7 +170,9 @@ def load(
         network, digest = build(folder.family, source, sizes, folder, float8)
     name = f'{folder.family} steps={folder.steps} float8={float8}'
     if folder.averaged:
-        name += f' prompt={folder.prompt} averaged relative={list(folder.relative)}'
+        name += f' prompt={folder.prompt} averaged'
+    if folder.relative:
+        name += f' relative={list(folder.relative)}'
     parts = Parts(
         spec_of(folder, scales), network, scales['STATE'], scales['ACTION'], words,
         preprocess.PROMPTS[folder.prompt], digest, name, folder.relative,

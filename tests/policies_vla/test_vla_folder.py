@@ -114,12 +114,54 @@ def test_what_is_not_done_here_is_refused(
         registry.spec(folder)
 
 
-def test_unknown_and_enabled_steps_are_refused(tmp_path: Path) -> None:
+def test_actions_may_be_offsets_from_the_state(tmp_path: Path) -> None:
+    """As lerobot has it: all whose names are not excluded; half a statement is refused."""
+    folder = copied('pi05', tmp_path)
+    names = ['pan', 'lift', 'elbow', 'Gripper.pos', 'roll', 'wrist']
+
+    def before(found: Any) -> None:
+        said = {'enabled': True, 'exclude_joints': ['gripper', ''], 'action_names': names}
+        next(s for s in found if 'relative' in s['registry_name'])['config'].update(said)
+
+    def behind(found: Any) -> None:
+        next(s for s in found if 'absolute' in s['registry_name'])['config']['enabled'] = True
+
+    arrays, tasks = expected(str(folder))
+    steps(folder, 'preprocessor', before)
+    edit_json(folder / 'config.json', use_relative_actions=True)
+    with pytest.raises(CheckpointError, match='absolute_actions_processor is False, .* all or no'):
+        registry.spec(folder)
+    steps(folder, 'postprocessor', behind)
+    bench = load(folder)
+    with_noise(bench, arrays['0/noise'])
+    bench.say(tasks[0])
+    bench.see(0)
+    offset = arrays['0/state'].numpy()[:6] * (np.arange(6) != 3)
+    want = arrays['0/actions'].numpy() + offset
+    np.testing.assert_allclose(bench.policy.plan(), want, atol=1e-5)
+
+
+def test_offsets_need_a_state_to_be_added_to(tmp_path: Path) -> None:
+    """A state shorter than the actions cannot be what they are offsets from."""
+    folder = copied('pi0', tmp_path)
+    config = json.loads((folder / 'config.json').read_text('utf-8'))
+    config['input_features']['observation.state']['shape'] = [5]
+    config['use_relative_actions'] = True
+    edit_json(folder / 'config.json', **config)
+
+    def enable(found: Any) -> None:
+        step = next(s for s in found if '_actions_processor' in s['registry_name'])
+        step['config']['enabled'] = True
+
+    for name in ('preprocessor', 'postprocessor'):
+        steps(folder, name, enable)
+    with pytest.raises(CheckpointError, match='6 actions are offsets from a state of 5 numbers'):
+        registry.spec(folder)
+
+
+def test_unknown_steps_are_refused(tmp_path: Path) -> None:
     """A processor step that is not done here is named."""
     folder = copied('pi05', tmp_path)
-    steps(folder, 'preprocessor', lambda found: found[2]['config'].update(enabled=True))
-    with pytest.raises(CheckpointError, match="'relative_actions_processor' is enabled"):
-        registry.spec(folder)
     steps(folder, 'preprocessor', lambda found: found[2].update(registry_name='magic'))
     with pytest.raises(CheckpointError, match="step 'magic' is not known"):
         registry.spec(folder)
