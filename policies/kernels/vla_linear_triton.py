@@ -183,7 +183,7 @@ def _tile(columns: int, depth: int, end: str, like: Tensor) -> tuple[int, int]:
 
 
 def _launch(
-    x: Tensor,
+    x: Tensor | Stream,
     weight: Matrix,
     end: str,
     out: Tensor,
@@ -193,14 +193,13 @@ def _launch(
     kind: str = '',
     gate: Tensor | None = None,
     place: tuple[Rotary, Tensor, Heads, Tensor, Tensor] | None = None,
-    squares: Tensor | None = None,
     following: Stream | None = None,
     step: Euler | None = None,
 ) -> None:
     """Launch the kernel.
 
     Args:
-        x: [M, K].
+        x: [M, K], or a stream of it, whose norm may be prepared.
         weight: [N, K].
         end: what is done with the product.
         out: where to.
@@ -210,10 +209,14 @@ def _launch(
         kind: an activation.
         gate: float32 [N].
         place: of queries, keys and values.
-        squares: of a norm in front that is prepared.
         following: the stream of the norm behind, to be prepared.
         step: of the flow.
     """
+    norm, squares = int(scale is not None), None
+    if isinstance(x, Stream):
+        prepared = x.scaled is not None and x.squares is not None
+        norm, squares = (2, x.squares) if prepared else (1, None)
+        x = x.scaled if x.scaled is not None else x.x
     rows, depth = x.shape
     columns = weight.data.shape[0]
     n, parts = _tile(columns, depth, end, x)
@@ -230,8 +233,8 @@ def _launch(
     table, positions, heads, keys, values = place or (
         Rotary(none, none), none, Heads(0, 0, 2), none, none,
     )  # fmt: skip
-    norm, scaled = (2 if squares is not None else int(scale is not None)), none
-    if following is not None:
+    scaled = none
+    if following is not None and following.scaled is not None:
         norm, scaled, squares = 0, following.scaled, following.squares
     few_rows_kernel[(triton.cdiv(columns, n), triton.cdiv(rows, r), parts)](
         x, none if scale is None else scale, weight.data,
@@ -253,13 +256,6 @@ def _launch(
     )  # fmt: skip
 
 
-def _normed(stream: Stream, scale: Tensor) -> dict[str, Tensor]:
-    """Return the input of a product behind a norm, as far as it is prepared."""
-    if stream.scaled is None or stream.squares is None:
-        return {'x': stream.x, 'scale': scale}
-    return {'x': stream.scaled, 'squares': stream.squares}
-
-
 def project(x: Tensor, weight: Matrix, bias: Tensor | None, kind: str) -> Tensor:
     """Launch `vla_linear.project` on CUDA."""
     shape = x.shape[0], weight.data.shape[0]
@@ -272,10 +268,7 @@ def project_flow(
     stream: Stream, weight: Matrix, bias: Tensor, scale: Tensor, eps: float, step: Euler
 ) -> None:
     """Launch `vla_linear.project_flow` on CUDA."""
-    _launch(
-        weight=weight, end='flow', out=step.x, bias=bias, eps=eps, step=step,
-        **_normed(stream, scale),
-    )  # fmt: skip
+    _launch(stream, weight, 'flow', step.x, bias, scale, eps, step=step)
 
 
 def project_heads(
@@ -293,10 +286,8 @@ def project_heads(
     """Launch `vla_linear.project_heads` on CUDA."""
     x = stream.x
     q = torch.empty((x.shape[0], heads.queries, heads.dim), dtype=x.dtype, device=x.device)
-    _launch(
-        weight=weight, end='heads', out=q, bias=bias, eps=eps,
-        place=(table, positions, heads, k, v), **_normed(stream, scale),
-    )  # fmt: skip
+    place = (table, positions, heads, k, v)
+    _launch(stream, weight, 'heads', q, bias, scale, eps, place=place)
     return q
 
 
@@ -306,10 +297,7 @@ def project_gated(
     """Launch `vla_linear.project_gated` on CUDA."""
     x = stream.x
     out = torch.empty((x.shape[0], weight.data.shape[0] // 2), dtype=x.dtype, device=x.device)
-    _launch(
-        weight=weight, end='gated', out=out, bias=bias, eps=eps, kind=kind,
-        **_normed(stream, scale),
-    )  # fmt: skip
+    _launch(stream, weight, 'gated', out, bias, scale, eps, kind)
     return out
 
 
