@@ -207,17 +207,24 @@ class FakeEpisode:
 
 
 def test_a_value_function_of_ones_own(live, tmp_path, monkeypatch):
-    """Named as module:function; it may look at the simulator and at what the policy sees."""
+    """Named as module:function; it may look at what the policy sees, and hold a network."""
     (tmp_path / 'my_value_of_a_tree.py').write_text(
         'def lifted(live, moments):\n'
         '    seen = live.scene.render_observation()\n'
         "    return float(seen['agent_pos'][2]) + float(seen['pixels']['front'].mean())\n"
         'number = 3\n'
+        'import torch\n'
+        'network = torch.nn.Linear(4, 1)\n'
+        'def learned(live, moments):\n'
+        "    seen = live.scene.render_observation()['agent_pos']\n"
+        '    return network(torch.from_numpy(seen)).item()\n'
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     path = grow(live, task(16), SEED, Search(2, 8), judges.load('my_value_of_a_tree:lifted'))
     assert all(fork.scores[fork.kept] == max(fork.scores) > 1 for fork in path.forks)
+    path = grow(live, task(8), SEED, Search(2, 8), judges.load('my_value_of_a_tree:learned'))
+    assert len(set(path.forks[0].scores)) == 2
     for name, message in {
         'rewrd': "'reward' or 'module:function'",
         'no_such_module:f': 'no_such_module',
