@@ -9,6 +9,7 @@ fork alone, whose branches share one capsule; `fork 4 every turn` restores each 
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -150,8 +151,11 @@ def environment_rows(counts: Iterable[int], seconds: float, log: Log) -> list[Ro
             Row(f'{what} {count}', 0.0, '1/s', better='higher') for what in ('resets', 'steps')
         )
         for mode in ('sync', 'async'):
-            # Processes started afresh: a rendering context does not survive a fork.
+            # Processes started afresh: a rendering context does not survive a fork. One thread
+            # each: the software rasteriser would start one for every core in every process.
             more = {'context': 'spawn'} if mode == 'async' else {}
+            if more:
+                os.environ['LP_NUM_THREADS'] = '1'
             many = gymnasium.make_vec(
                 ENVIRONMENT, count, vectorization_mode=mode, vector_kwargs=more
             )
