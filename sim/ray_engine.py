@@ -31,6 +31,9 @@ Parcel = dict[str, bytes]  # a capsule as files
 
 _RETRIES = 20  # workers that one episode may lose before the rollout gives up
 _AHEAD = 3  # episodes under way for every processor: starts are made while others play
+# Ray gives itself half a minute to start, and workers a minute: on a busy machine not enough.
+_STARTS = 8
+_PATIENCE = {'worker_register_timeout_seconds': 900, 'health_check_timeout_ms': 100_000}
 _STORE = 256 << 20  # bytes of the object store on one machine; a start takes some hundred kB
 
 
@@ -131,24 +134,30 @@ def _load(alone: bool) -> Any:
 
 
 def _connect(ray: Any, workers: int, address: str | None) -> None:
-    quiet = {'log_to_driver': False, 'logging_level': 'ERROR'}
-    try:
-        if address is not None:
-            ray.init(address=address, **quiet)
-        else:
-            ray.init(
-                address='local',
-                num_cpus=workers,
-                include_dashboard=False,
-                object_store_memory=_STORE,
-                **quiet,
-            )
-    except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
-        line = str(error).strip().split('\n')[0]
-        raise SimulationError(
-            f'no Ray cluster at {address or "this machine"}: {line}; start one with ray start '
-            '--head, or leave --address out'
-        ) from None
+    options: dict[str, Any] = {'log_to_driver': False, 'logging_level': 'CRITICAL'}
+    if address is not None:
+        options['address'] = address
+    else:
+        options |= {
+            'address': 'local',
+            'num_cpus': workers,
+            'include_dashboard': False,
+            'object_store_memory': _STORE,
+            '_system_config': _PATIENCE,
+        }
+    for attempt in range(_STARTS):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:  # Ray raises many kinds here, some of no class of their own
+            ray.shutdown()
+            late = address is None and 'timed out' in str(error) and attempt + 1 < _STARTS
+            if not late:
+                line = str(error).strip().split('\n')[0].rstrip('.')
+                raise SimulationError(
+                    f'no Ray at {address or "this machine"}: {line}; start a cluster with ray '
+                    'start --head, or leave --address out'
+                ) from None
 
 
 # In the workers -------------------------------------------------------------------------------

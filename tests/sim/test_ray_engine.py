@@ -177,6 +177,35 @@ def test_tasks_ask_for_their_part_of_the_gpus():
         ray_engine.share({'CPU': 16.0}, 'cuda')
 
 
+class Late:
+    """Stands in for Ray on a busy machine: it starts at the third attempt."""
+
+    def __init__(self, message, failures):
+        self.message, self.failures, self.attempts = message, failures, 0
+
+    def init(self, **options):
+        """Start, or not yet."""
+        self.attempts += 1
+        if self.attempts <= self.failures:
+            raise Exception(self.message)
+
+    def shutdown(self):
+        """Clean up."""
+
+
+def test_a_busy_machine_is_given_time():
+    """Ray's own half minute is not enough everywhere; what else is wrong is one line at once."""
+    late = Late('The node timed out during startup.', 2)
+    ray_engine._connect(late, 1, None)
+    assert late.attempts == 3
+    for ray, address in ((Late('No cluster.\nMore.', 99), 'auto'), (Late('No room.', 99), None)):
+        with pytest.raises(
+            SimulationError, match=r'no Ray at .*: No (cluster|room); start'
+        ) as error:
+            ray_engine._connect(ray, 1, address)
+        assert ray.attempts == 1 and '\n' not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
