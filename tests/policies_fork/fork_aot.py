@@ -16,8 +16,16 @@ from flashrt_policies.kernels.fork_delta import DeltaSlots
 from flashrt_policies.kernels.fork_stream import views
 
 
-def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
-    """Return every launch that Qwen3.5-0.8B's dimensions give, one per distinct setting."""
+def launches(
+    shared: int, dtype: torch.dtype = torch.bfloat16, reads: tuple[bool, ...] = (False, True)
+) -> list[Launch]:
+    """Return every launch that Qwen3.5-0.8B's dimensions give, one per distinct setting.
+
+    Args:
+        shared: bytes of shared memory that one program may use.
+        dtype: of activations and weights.
+        reads: attention of all rows, of those that are read.
+    """
     from flashrt_policies.kernels import (
         fork_attention_triton,
         fork_delta_triton,
@@ -55,7 +63,7 @@ def launches(shared: int, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
             fork_place_triton.place(k, k, rows, place, turn, scale, 1e-6)
             fork_place_triton.turned_queries(q, rows, turn, scale, 1e-6)
             lists = fork_attention_triton.plan(tables, heads, kv, 8192, 2)
-            for read in (False, True):
+            for read in reads:
                 fork_attention_triton.attend(turned, tables, rows, place, gate, lists, read)
             logits = new(sizes.options, kind=wide)
             fork_head_triton.option_logits(new(64, hidden), new(500, hidden), tables, logits)

@@ -28,7 +28,9 @@ def test_kernels_compile_ahead_of_time(
             pytest.skip('no ptxas of CUDA 13 (pip install nvidia-cuda-nvcc): sm_110 needs it')
         monkeypatch.setenv('TRITON_PTXAS_BLACKWELL_PATH', ptxas)
     shared = lm_aot.SHARED[capability]
-    for launch in fork_aot.launches(shared):
+    # Attention of the rows that are read differs in where a query stands: one GPU shows that.
+    reads = (False, True) if capability == 90 else (False,)
+    for launch in fork_aot.launches(shared, reads=reads):
         compiled = lm_aot.compile_launch(launch, capability)
         name = f'{launch[0].fn.__name__} {launch[2]}'
         assert compiled.metadata.shared <= shared, f'{name}: {compiled.metadata.shared} bytes'
