@@ -15,9 +15,11 @@ import hashlib
 import json
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 pytest.importorskip('metaworld')
 pytest.importorskip('torch')
@@ -126,12 +128,27 @@ def test_all_are_here():
     assert len(ENVIRONMENTS) == len(FIFTY) + len(SCENES) + len(FETCH) == 59
 
 
-@pytest.mark.parametrize('name', ENVIRONMENTS)
-def test_every_environment_continues_byte_identically(live, elsewhere, name):
-    """After another episode in the same process, and from the file in a fresh one."""
-    if name in FETCH:
+@pytest.fixture(scope='module', params=ENVIRONMENTS)
+def named(request):
+    """One environment after the other: its name and its scene."""
+    if request.param in FETCH:
         pytest.importorskip('gymnasium_robotics')
-    scene = open_scene(name)
+    scene = open_scene(request.param)
+    yield request.param, scene
+    scene.close()
+
+
+def test_gymnasium_accepts_every_environment(named):
+    """Gymnasium's own checker finds nothing to complain about, nor does it warn."""
+    _, scene = named
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', UserWarning)  # as gymnasium's are
+        check_env(scene, skip_render_check=True)
+
+
+def test_every_environment_continues_byte_identically(live, elsewhere, named):
+    """After another episode in the same process, and from the file in a fresh one."""
+    name, scene = named
     begin(live, scene, 3, BEFORE)
     capsule = live.snapshot('middle')
     expected = run(live, name, AFTER)
@@ -143,7 +160,6 @@ def test_every_environment_continues_byte_identically(live, elsewhere, name):
     live.restore(capsule)
     assert_same(expected, run(live, name, AFTER))
     assert_same(expected, elsewhere(name, digest))
-    scene.close()
 
 
 def test_a_bit_that_is_not_restored_is_noticed(live):
