@@ -23,7 +23,7 @@ from flashrt_policies.planner_lm.training.measure import (
     measure,
     summarise,
 )
-from flashrt_policies.planner_lm.training.network import CausalConv
+from flashrt_policies.planner_lm.training.mixers import CausalConv
 from flashrt_policies.planner_lm.training.run import export
 from flashrt_policies.planner_lm.training.task import PlannerTask
 from flashrt_policies.planner_lm.training.words import Words, load
