@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -134,10 +135,11 @@ def _attempt(args: argparse.Namespace, plan: list[str], folder: Path, progress: 
     from flashrt_ros.nodes.demo.story import Story
     from flashrt_ros.nodes.lifecycle import Lifecycle, LifecycleError
     from flashrt_ros.nodes.operator import Operator
-    from flashrt_ros.nodes.runner import System, free_domain
+    from flashrt_ros.nodes.runner import NICENESS, System, free_domain, prefer
     from flashrt_ros.nodes.system import processes
 
     domain = free_domain()
+    prefer(os.getpid(), NICENESS)  # who interrupts a robot must not come too late
     table = processes(recorder=args.record, lockstep=args.lockstep)
     overrides = {'brain': {'policy': args.policy, 'planner': args.planner}}
     if args.record:

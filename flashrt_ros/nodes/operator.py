@@ -155,11 +155,16 @@ class Operator:
         """Return whether episode ``number`` is over, and all that was said in it is recorded.
 
         Messages of one topic keep their order, but a topic with few of them overtakes one with
-        many: so robot and gate must have been heard in the epoch that the end has raised.
+        many: so robot and gate must have been heard in the epoch that the end has raised, and the
+        planner on its last subgoal.
         """
         now = self.episode
         if now is None or now.episode != number or now.state not in (states.IDLE, states.FAULT):
             return False
+        if now.outcome == EpisodeState.OUTCOME_DONE:
+            last = (m for _, m in self.record.subgoals if m.index + 1 == m.total)
+            if not any(m.episode == number and m.status == Subgoal.STATUS_DONE for m in last):
+                return False
         heard = [said[-1][1].epoch for said in (self.record.states, self.record.sent) if said]
         return now.state == states.FAULT or min(heard, default=0) >= now.epoch
 

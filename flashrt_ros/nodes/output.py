@@ -51,7 +51,7 @@ class Output:
     def __init__(self, node: Any, p: SimpleNamespace, topic: str) -> None:
         self._node, self._p = node, p
         self._names = [name for name in p.joint_names if name]
-        self._command = node.create_publisher(ControlCommand, topic, qos.STATE)
+        self._command = node.create_publisher(ControlCommand, topic, qos.STATE_PUB)
         self._array = self._trajectory = None
         if p.output == COMMANDS:
             self._array = node.create_publisher(Float64MultiArray, '~/commands', qos.STATE)

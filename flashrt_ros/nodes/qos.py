@@ -25,6 +25,7 @@ def _profile(depth: int, reliable: bool = True, latched: bool = False) -> QoSPro
 
 
 STATE = _profile(10)  # robot states and commands: each one counts, old ones do not
+STATE_PUB = _profile(200)  # and who records on a busy machine may be ten seconds behind
 TELEMETRY = _profile(200)  # for whoever records: nothing lost in a short pause
 LATCHED = _profile(1, latched=True)  # the newest is kept for whoever joins later
 ALIVE = _profile(1, latched=True)  # LATCHED, and whoever listens learns that the sender hangs

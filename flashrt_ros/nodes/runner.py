@@ -25,6 +25,7 @@ from flashrt_ros.nodes.ros_environment import settle
 from flashrt_ros.nodes.system import PACKAGE, Process
 from flashrt_ros.share import config
 
+NICENESS = -10  # of a robot's processes, where it may be raised
 LAST_LINES = 30  # of a process that died, in the message
 KEPT_LINES = 5000
 PARTICIPANTS = 32  # of one domain on one machine that are looked for
@@ -171,7 +172,7 @@ class System:
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         domain: int | None = None,
         logs: Path | None = None,
-        niceness: int = -10,
+        niceness: int = NICENESS,
         namespace: str = '',
     ) -> None:
         self._niceness, self._namespace = niceness, namespace

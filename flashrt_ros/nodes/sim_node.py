@@ -70,7 +70,7 @@ class SimNode(Managed):
         super().__init__(name, **options)
         self.p = declare(self, PARAMS)
         self._lock = threading.Condition()  # guards the clock: executor and world thread use it
-        self._states = self.create_publisher(RobotState, names.ROBOT_STATE, qos.STATE)
+        self._states = self.create_publisher(RobotState, names.ROBOT_STATE, qos.STATE_PUB)
         self._cameras: dict[str, Publisher] = {}
         self._frozen: Shelf[Frozen] = Shelf('the robot', self.p.capsules)
         self._count = 0

@@ -174,7 +174,7 @@ def test_the_page_in_a_browser(file: Path, tmp_path: Path) -> None:
     page.write_text(render(read(file)))
     words = ['chromium', '--headless', '--no-sandbox', '--disable-gpu', '--window-size=1240,1800']
     words += [f'--user-data-dir={tmp_path}/profile', f'--screenshot={shot}', page.as_uri()]
-    subprocess.run(words, check=True, capture_output=True, timeout=600)
+    subprocess.run(words, check=True, capture_output=True, timeout=850)
     pixels = np.asarray(Picture.open(shot).convert('RGB'))
     assert _colours(pixels) > 1000
     assert _colours(np.full_like(pixels, 255)) == 1  # what a blank page would be

@@ -56,6 +56,8 @@ def disturbed(told: Told) -> str:
     missed = sum(m.missed_ticks for m in last_states(told))
     late = sum(m.late for _, m in told.record.chunks)
     found = [f'{missed} ticks missed'] if missed else []
+    if told.acknowledged_at is None and any(m.outcome for _, m in told.record.episodes):
+        found.append('the interrupt came after the end')
     found += [f'{late} chunks late'] if late else []
     return ', '.join(found)
 
