@@ -35,6 +35,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope='module')
 def live(tiny_policy, folder):
     """An episode with a planner and a store."""
+    torch = pytest.importorskip('torch')
+    torch.set_num_threads(1)  # as the fresh process: it may change the last bit of a sum
     planner = ScriptedPlanner((OPEN, CLOSE), done_ticks=9)
     episode = LiveEpisode.open('flashrt/Drawer-v0', tiny_policy, planner=planner, store=folder)
     yield episode
