@@ -45,7 +45,7 @@ setup(
     package_dir=ROOTS,
     package_data={
         'flashrt_policies': ['weights/*/*.json', 'weights/*/*.safetensors', 'weights/*/*.md'],
-        'flashrt_sim': ['assets/**/*'],
+        'flashrt_sim': ['envs/assets/**/*'],
     },
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),

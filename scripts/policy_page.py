@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flashrt_sim.fifty import GROUPS
-from flashrt_sim.registration import FIFTY, environment_name
-from flashrt_sim.suite import groups
+from flashrt_sim.envs.fifty import GROUPS
+from flashrt_sim.envs.registration import FIFTY, environment_name
+from flashrt_sim.rollout.suite import groups
 
 ROOT = Path(__file__).resolve().parent.parent
 # SmolVLA's published success with the same groups, percent.

@@ -69,8 +69,8 @@ def filled(page: str, summary: dict[str, Any]) -> str:
 
 def main() -> None:
     """Read the report, write the page, draw the widest tree that got there."""
-    from flashrt_sim.tree_picture import draw
-    from flashrt_sim.tree_rollout import as_result
+    from flashrt_sim.tree.picture import draw
+    from flashrt_sim.tree.rollouts import as_result
 
     report = json.loads((ROOT / 'docs' / 'results' / 'tree.json').read_text('utf-8'))
     page = ROOT / 'docs' / 'trees.md'

@@ -6,7 +6,7 @@ Importing it names the environments to gymnasium: `gymnasium.make('flashrt/Drawe
 
 from typing import Any
 
-from flashrt_sim.registration import register
+from flashrt_sim.envs.registration import register
 
 register()
 

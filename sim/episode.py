@@ -24,10 +24,10 @@ from flashrt_ros.control.planner import NEXT, Decision, Facts, Planner
 from flashrt_ros.control.types import DELAY, EXECUTE, Observation
 
 from .branch import Branch
-from .envs import make_scene
+from .envs.make import make_scene
+from .envs.scene import SceneEnv
 from .errors import SimulationError
 from .harness import Counts, Moment, SceneHost
-from .scene import SceneEnv
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.capsule import Capsule

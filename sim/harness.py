@@ -8,7 +8,7 @@ from typing import Any
 from flashrt_ros.control.planner import Decision
 from flashrt_ros.control.types import Command
 
-from .scene import SceneEnv
+from .envs.scene import SceneEnv
 
 
 class SceneHost:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flashrt_policies.kernels.vla_rope import Heads
+from flashrt_policies.kernels.vla.rope import Heads
 from flashrt_policies.vla.folder import Folder
 from flashrt_policies.vla.load import SUBGOAL_BYTES, build, spec_of
 from flashrt_policies.vla.policy import Parts, VlaPolicy

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Do the work; exit code 0."""
     from tqdm import tqdm
 
-    from flashrt_sim.demonstrations import Order, Recipe, generate_all, suite
+    from flashrt_sim.data.demonstrations import Order, Recipe, generate_all, suite
 
     start, recorded, ticks = time.monotonic(), 0, 0
     if args.suite:
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
         f'({ticks} ticks in {seconds:.0f} s)'
     )
     if not args.no_lerobot:
-        from flashrt_sim import lerobot
-        from flashrt_sim.dataset import open_all
+        from flashrt_sim.data import lerobot
+        from flashrt_sim.data.dataset import open_all
 
         target = args.lerobot or Path(args.out) / 'lerobot'
         written = lerobot.write(open_all(args.out), target, args.workers)

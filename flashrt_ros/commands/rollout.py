@@ -14,8 +14,8 @@ from flashrt_ros.control.types import DELAY, EXECUTE
 from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
-    from flashrt_sim.evaluation import Task
-    from flashrt_sim.rollout import Deployment
+    from flashrt_sim.rollout.evaluation import Task
+    from flashrt_sim.rollout.run import Deployment
 
 
 def add_parser(subparsers: Any) -> None:
@@ -92,11 +92,11 @@ def run(args: argparse.Namespace) -> int:
     """Do the work; exit code 0 however often the policy succeeded."""
     from tqdm import tqdm
 
-    from flashrt_sim import results as files
-    from flashrt_sim.evaluation import summarise, table
-    from flashrt_sim.progress import Progress
-    from flashrt_sim.rollout import Outputs, roll_out
-    from flashrt_sim.suite import group_table, groups
+    from flashrt_sim.rollout import results as files
+    from flashrt_sim.rollout.evaluation import summarise, table
+    from flashrt_sim.rollout.progress import Progress
+    from flashrt_sim.rollout.run import Outputs, roll_out
+    from flashrt_sim.rollout.suite import group_table, groups
 
     tasks, deployment = chosen(args), _deployment(args)
     for option in ('json', 'parquet', 'sheet'):
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
             won = sum(r.success for r in results)
             bar.set_postfix_str(f'{won}/{len(results)} succeeded', refresh=False)
     if ends is not None:
-        from flashrt_sim.sheet import draw
+        from flashrt_sim.rollout.sheet import draw
 
         draw(ends, args.sheet)
     if args.record:
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _deployment(args: argparse.Namespace) -> Deployment:
-    from flashrt_sim.rollout import Deployment
+    from flashrt_sim.rollout.run import Deployment
 
     delay = args.delay
     if delay is None:
@@ -164,8 +164,8 @@ def _deployment(args: argparse.Namespace) -> Deployment:
 def _export(folder: Path, workers: int) -> None:
     from tqdm import tqdm
 
-    from flashrt_sim import lerobot
-    from flashrt_sim.dataset import open_all
+    from flashrt_sim.data import lerobot
+    from flashrt_sim.data.dataset import open_all
 
     written = lerobot.write(open_all(folder), folder / 'lerobot', workers)
     for _ in tqdm(written, unit='file', desc='LeRobot layout'):
@@ -178,9 +178,9 @@ def chosen(args: argparse.Namespace) -> list[Task]:
     Raises:
         SimulationError: for an unknown name.
     """
-    from flashrt_sim.envs import scene_class
-    from flashrt_sim.evaluation import Goal, Task, find_goal
-    from flashrt_sim.suite import suite_tasks
+    from flashrt_sim.envs.make import scene_class
+    from flashrt_sim.rollout.evaluation import Goal, Task, find_goal
+    from flashrt_sim.rollout.suite import suite_tasks
 
     if args.suite:
         return [dataclasses.replace(task, limit=args.limit) for task in suite_tasks(args.suite)]

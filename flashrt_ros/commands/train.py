@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     from flashrt_policies.training import recipe as recipes
     from flashrt_policies.training.run import train
-    from flashrt_sim.dataset import open_all
-    from flashrt_sim.training import demonstrations
+    from flashrt_sim.data.dataset import open_all
+    from flashrt_sim.data.training import demonstrations
 
     recipe = recipes.load(args.recipe)
     device = args.device
@@ -68,9 +68,9 @@ def action_limits(environment: str) -> tuple[tuple[float, ...], tuple[float, ...
     """Return lowest and highest action components of a registered environment."""
     import gymnasium
 
-    import flashrt_sim.registration
+    import flashrt_sim.envs.registration
 
-    flashrt_sim.registration.register()
+    flashrt_sim.envs.registration.register()
     space = gymnasium.make(environment).action_space
     assert isinstance(space, gymnasium.spaces.Box)
     return tuple(map(float, space.low)), tuple(map(float, space.high))

@@ -11,7 +11,7 @@ from flashrt_ros.control.types import EXECUTE
 from flashrt_ros.errors import FlashrtError
 
 if TYPE_CHECKING:
-    from flashrt_sim.evaluation import Task
+    from flashrt_sim.rollout.evaluation import Task
 
 
 def add_parser(subparsers: Any) -> None:
@@ -68,12 +68,12 @@ def run(args: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
-    from flashrt_sim.progress import Progress
-    from flashrt_sim.rollout import Deployment
-    from flashrt_sim.tree import Search
-    from flashrt_sim.tree_picture import draw
-    from flashrt_sim.tree_report import summarise, table, write_report
-    from flashrt_sim.tree_rollout import as_result, grow_all
+    from flashrt_sim.rollout.progress import Progress
+    from flashrt_sim.rollout.run import Deployment
+    from flashrt_sim.tree.picture import draw
+    from flashrt_sim.tree.report import summarise, table, write_report
+    from flashrt_sim.tree.rollouts import as_result, grow_all
+    from flashrt_sim.tree.search import Search
 
     tasks = chosen(args)
     for option, path in (('--json', args.json), ('--picture', args.picture)):
@@ -125,9 +125,9 @@ def chosen(args: argparse.Namespace) -> list[Task]:
         SimulationError: for an unknown name.
     """
     from flashrt_ros import share
-    from flashrt_sim.envs import scene_class
-    from flashrt_sim.evaluation import Task, find_goal
+    from flashrt_sim.envs.make import scene_class
     from flashrt_sim.improve.choose import choose
+    from flashrt_sim.rollout.evaluation import Task, find_goal
 
     if args.env is None:
         report = args.report or share.share() / 'docs' / 'results' / 'mt50.json'

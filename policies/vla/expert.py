@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flashrt_policies.kernels.vla_attention import attend
-from flashrt_policies.kernels.vla_linear import (
+from flashrt_policies.kernels.vla.attention import attend
+from flashrt_policies.kernels.vla.linear import (
     Stream,
     pairs,
     project_add,
     project_gated,
     project_heads,
 )
-from flashrt_policies.kernels.vla_matrix import Matrix, quantised
-from flashrt_policies.kernels.vla_rope import Rotary
+from flashrt_policies.kernels.vla.matrix import Matrix, quantised
+from flashrt_policies.kernels.vla.rope import Rotary
 from flashrt_policies.vla.sizes import Stack
 from flashrt_policies.vla.tensors import Source
 from flashrt_policies.vla.text import take_attention

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flashrt_policies.kernels.vla_linear import project
-from flashrt_policies.kernels.vla_matrix import Matrix
+from flashrt_policies.kernels.vla.linear import project
+from flashrt_policies.kernels.vla.matrix import Matrix
 from flashrt_policies.vla.tensors import Source
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flashrt_policies.kernels.vla_attention import HIDDEN
-from flashrt_policies.kernels.vla_linear import Euler, project_flow
-from flashrt_policies.kernels.vla_matrix import Matrix
-from flashrt_policies.kernels.vla_rope import rotary
+from flashrt_policies.kernels.vla.attention import HIDDEN
+from flashrt_policies.kernels.vla.linear import Euler, project_flow
+from flashrt_policies.kernels.vla.matrix import Matrix
+from flashrt_policies.kernels.vla.rope import rotary
 from flashrt_policies.vla import flow
 from flashrt_policies.vla.preprocess import fit_images
 from flashrt_policies.vla.sizes import Sizes

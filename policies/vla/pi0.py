@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashrt_policies.kernels.vla_linear import project
-from flashrt_policies.kernels.vla_matrix import Matrix
+from flashrt_policies.kernels.vla.linear import project
+from flashrt_policies.kernels.vla.matrix import Matrix
 from flashrt_policies.vla import sizes as names
 from flashrt_policies.vla.expert import Expert, take_norm
 from flashrt_policies.vla.mixing import Mixing

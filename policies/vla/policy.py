@@ -28,7 +28,7 @@ import torch
 
 from flashrt_policies.base import PolicySpec, SubgoalPort, check_observation
 from flashrt_policies.checkpoint import CheckpointError
-from flashrt_policies.kernels import vla_noise
+from flashrt_policies.kernels.vla import noise as vla_noise
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.preprocess import Words
 from flashrt_policies.vla.statistics import Scale

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from flashrt_policies.checkpoint import CheckpointError
-from flashrt_policies.kernels.vla_rope import Heads
+from flashrt_policies.kernels.vla.rope import Heads
 from flashrt_policies.vla.tensors import Source
 
 PI = 'model.paligemma_with_expert.'

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashrt_policies.kernels.norm import add_rms_norm
-from flashrt_policies.kernels.vla_attention import attend
-from flashrt_policies.kernels.vla_norm import gated
-from flashrt_policies.kernels.vla_rope import Rotary, pair_rows, split_rotate
+from flashrt_policies.kernels.vla.attention import attend
+from flashrt_policies.kernels.vla.norm import gated
+from flashrt_policies.kernels.vla.rope import Rotary, pair_rows, split_rotate
 from flashrt_policies.vla.sizes import Stack
 from flashrt_policies.vla.tensors import Source
 
@@ -78,7 +78,7 @@ class Prefix:
             x: tokens [P, W]; overwritten.
             table: cosines and sines.
             positions: int32 [P].
-            rank: int32 [P], who sees whom; see `vla_attention`.
+            rank: int32 [P], who sees whom; see `vla.attention`.
             keys: [P, KV, D] per layer, written.
             values: likewise.
         """

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashrt_policies.kernels.vla_norm import add_layer_norm
+from flashrt_policies.kernels.vla.norm import add_layer_norm
 from flashrt_policies.vla import sizes as names
 from flashrt_policies.vla.sizes import Tower
 from flashrt_policies.vla.tensors import Source

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from ..errors import SimulationError, unknown
-from ..evaluation import Task
-from ..suite import suite_tasks
+from ..rollout.evaluation import Task
+from ..rollout.suite import suite_tasks
 
 
 def choose(tasks: str, report: Path, limit: int) -> tuple[list[Task], list[Task]]:

@@ -19,10 +19,10 @@ from flashrt_policies.training import advantage
 from flashrt_policies.training.data import Demonstrations, Frames
 from flashrt_policies.training.value import Value, expected_returns, features
 
-from ..dataset import EpisodeDataset, open_all
+from ..data.dataset import EpisodeDataset, open_all
+from ..data.training import demonstrations
 from ..errors import SimulationError
-from ..evaluation import Result
-from ..training import demonstrations
+from ..rollout.evaluation import Result
 from .recipe import Relabel
 
 Floats = NDArray[np.float64]

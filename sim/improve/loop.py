@@ -26,12 +26,12 @@ from flashrt_policies.training.recipe import Recipe
 from flashrt_policies.training.run import exact, train
 from flashrt_ros.control.types import EXECUTE
 
-from ..dataset import EpisodeDataset
-from ..demonstrations import SCENE, TASK, Order, generate_all
+from ..data.dataset import EpisodeDataset
+from ..data.demonstrations import SCENE, TASK, Order, generate_all
+from ..envs.registration import SCENES
 from ..errors import SimulationError
-from ..evaluation import Result, Task
-from ..registration import SCENES
-from ..rollout import Deployment
+from ..rollout.evaluation import Result, Task
+from ..rollout.run import Deployment
 from .data import Judged, OwnEpisodes, mixture
 from .measure import measured
 from .recipe import Improvement

@@ -10,10 +10,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ..errors import SimulationError
-from ..evaluation import Result, Stage, Task
-from ..progress import Progress
-from ..results import write_json
-from ..rollout import Deployment, Outputs, roll_out
+from ..rollout.evaluation import Result, Stage, Task
+from ..rollout.progress import Progress
+from ..rollout.results import write_json
+from ..rollout.run import Deployment, Outputs, roll_out
 
 
 def measured(

@@ -15,8 +15,8 @@ from flashrt_policies.flow_vla.advantage import GOOD
 from flashrt_policies.recipes import plain
 from flashrt_policies.training.value import calibration
 
-from ..evaluation import Result, summarise
-from ..intervals import paired, wilson
+from ..rollout.evaluation import Result, summarise
+from ..rollout.intervals import paired, wilson
 from .data import Judged
 from .recipe import Improvement
 

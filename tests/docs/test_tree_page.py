@@ -14,9 +14,9 @@ pytest.importorskip('torch')
 from tree_page import filled
 
 from flashrt_sim.improve.choose import choose
-from flashrt_sim.tree import Search
-from flashrt_sim.tree_report import summarise
-from flashrt_sim.tree_rollout import as_result
+from flashrt_sim.tree.report import summarise
+from flashrt_sim.tree.rollouts import as_result
+from flashrt_sim.tree.search import Search
 
 ROOT = Path(__file__).parents[2]
 REPORT = json.loads((ROOT / 'docs' / 'results' / 'tree.json').read_text('utf-8'))

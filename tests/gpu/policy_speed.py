@@ -21,7 +21,9 @@ from unittest import mock
 
 import torch
 
-from flashrt_policies.kernels import launch, vla_attention_triton, vla_linear_triton
+from flashrt_policies.kernels import launch
+from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
+from flashrt_policies.kernels.vla import linear_triton as vla_linear_triton
 from flashrt_policies.vla import sizes
 from flashrt_ros.bench import policy as bench
 from flashrt_ros.bench import policy_models

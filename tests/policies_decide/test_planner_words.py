@@ -45,7 +45,7 @@ def words() -> Words:
 
 def test_every_scene_of_the_simulator_is_covered(words: Words) -> None:
     """The simulator's subgoals are the planner's skills, and scenes of several are its scenes."""
-    from flashrt_sim.registration import ENVIRONMENTS
+    from flashrt_sim.envs.registration import ENVIRONMENTS
 
     scenes = set()
     for where in ENVIRONMENTS.values():
@@ -57,7 +57,7 @@ def test_every_scene_of_the_simulator_is_covered(words: Words) -> None:
 
 def test_wordings_that_no_policy_is_trained_on_are_held_out(words: Words) -> None:
     """What the simulator holds out is never a trained way, and is among the held-out ones."""
-    from flashrt_sim.fifty import texts
+    from flashrt_sim.envs.fifty import texts
 
     for entry in texts().values():
         skill = words.skills[entry['text']]

@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / 'policies_lm'))
 from lm_aot import Launch, recorded
 
 from flashrt_policies.hybrid_lm.fork.engine import room
-from flashrt_policies.kernels.fork_attention import KeySlots
-from flashrt_policies.kernels.fork_delta import DeltaSlots
-from flashrt_policies.kernels.fork_stream import views
+from flashrt_policies.kernels.fork.attention import KeySlots
+from flashrt_policies.kernels.fork.delta import DeltaSlots
+from flashrt_policies.kernels.fork.stream import views
 
 
 def launches(
@@ -26,13 +26,11 @@ def launches(
         dtype: of activations and weights.
         reads: attention of all rows, of those that are read.
     """
-    from flashrt_policies.kernels import (
-        fork_attention_triton,
-        fork_delta_triton,
-        fork_head_triton,
-        fork_place_triton,
-        fork_stream_triton,
-    )
+    from flashrt_policies.kernels.fork import attention_triton as fork_attention_triton
+    from flashrt_policies.kernels.fork import delta_triton as fork_delta_triton
+    from flashrt_policies.kernels.fork import head_triton as fork_head_triton
+    from flashrt_policies.kernels.fork import place_triton as fork_place_triton
+    from flashrt_policies.kernels.fork import stream_triton as fork_stream_triton
 
     def new(*shape: int, kind: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=kind)

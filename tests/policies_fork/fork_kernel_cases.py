@@ -29,8 +29,11 @@ from lm_truth import error
 from flashrt_policies.hybrid_lm.fork.engine import room
 from flashrt_policies.hybrid_lm.fork.plan import Placed, joined, lay_out, sizes_of
 from flashrt_policies.hybrid_lm.fork.request import Checked
-from flashrt_policies.kernels import fork_attention, fork_delta, fork_head, fork_stream
-from flashrt_policies.kernels.fork_stream import Tables
+from flashrt_policies.kernels.fork import attention as fork_attention
+from flashrt_policies.kernels.fork import delta as fork_delta
+from flashrt_policies.kernels.fork import head as fork_head
+from flashrt_policies.kernels.fork import stream as fork_stream
+from flashrt_policies.kernels.fork.stream import Tables
 
 CAPACITY = 320
 SLOTS = 3
@@ -89,7 +92,7 @@ def tree(d: Any, back: int, marked: bool = False) -> Tree:
         lay_out(placed, sizes, flat)
         tables.append(fork_stream.views(torch.from_numpy(flat).to(device), sizes))
     there_rows = fork_stream.spread(tables[1], back)
-    from flashrt_policies.kernels import fork_stream_triton
+    from flashrt_policies.kernels.fork import stream_triton as fork_stream_triton
 
     rows = fork_stream_triton.spread(tables[0], back)
     return Tree(tables[0], tables[1], rows, there_rows, placed)
@@ -97,7 +100,7 @@ def tree(d: Any, back: int, marked: bool = False) -> Tree:
 
 def stream(d: Any) -> Iterator[tuple[str, float]]:
     """Rows, the inputs before them, and embeddings."""
-    from flashrt_policies.kernels import fork_stream_triton
+    from flashrt_policies.kernels.fork import stream_triton as fork_stream_triton
 
     for back in (3, 1, 0):
         t = tree(d, back)
@@ -126,7 +129,7 @@ DELTA = (((1, 2, 16, 20), 4), ((2, 2, 8, 16), 3), ((2, 4, 16, 16), 2))
 
 def delta(d: Any) -> Iterator[tuple[str, float]]:
     """A linear layer between its products: outputs, checkpoints, windows."""
-    from flashrt_policies.kernels import fork_delta_triton
+    from flashrt_policies.kernels.fork import delta_triton as fork_delta_triton
 
     for dims, taps in DELTA:
         key_heads, heads, key_dim, dim = dims
@@ -165,8 +168,8 @@ def delta(d: Any) -> Iterator[tuple[str, float]]:
 
 def attention(d: Any) -> Iterator[tuple[str, float]]:
     """Keys placed, queries turned, all rows and read rows attended to."""
-    from flashrt_policies.kernels import fork_attention_triton as triton_path
-    from flashrt_policies.kernels import fork_place_triton
+    from flashrt_policies.kernels.fork import attention_triton as triton_path
+    from flashrt_policies.kernels.fork import place_triton as fork_place_triton
 
     shapes = ((2, 1, 16, 8, True), (3, 1, 24, 3, True), (4, 2, 32, 4, False), (2, 2, 20, 10, True))
     for number, (heads, kv, dim, half, full) in enumerate(shapes):
@@ -234,7 +237,7 @@ def attention(d: Any) -> Iterator[tuple[str, float]]:
 
 def head(d: Any) -> Iterator[tuple[str, float]]:
     """Logits of the options."""
-    from flashrt_policies.kernels import fork_head_triton
+    from flashrt_policies.kernels.fork import head_triton as fork_head_triton
 
     for depth in (40, 600):
         t = tree(d, 0)

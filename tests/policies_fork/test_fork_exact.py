@@ -15,7 +15,7 @@ from fork_trees import Trees
 
 from flashrt_policies.hybrid_lm.fork import plan
 from flashrt_policies.hybrid_lm.fork.request import Branch, Request
-from flashrt_policies.kernels import fork_stream
+from flashrt_policies.kernels.fork import stream as fork_stream
 
 BOUND = 2e-5
 # Fixed: rounding errors have no upper limit, so no bound on them holds for every draw.

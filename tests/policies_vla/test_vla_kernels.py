@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashrt_policies.kernels.vla_matrix import quantised
+from flashrt_policies.kernels.vla.matrix import quantised
 from flashrt_policies.vla.sizes import FULL
 
 pytest.importorskip('triton', reason='the kernels are written in Triton')
@@ -85,7 +85,7 @@ def test_parts_put_together_apart_are_counted(monkeypatch: pytest.MonkeyPatch) -
     """The planted fault: attention in two launches, and a step has one more a layer."""
     import vla_aot
 
-    from flashrt_policies.kernels import vla_attention_triton
+    from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
 
     monkeypatch.setattr(vla_attention_triton, 'FOLD', False)
     kernels, _ = vla_aot.step_launches('smolvla')

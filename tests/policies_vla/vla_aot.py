@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'policies_lm'))
 import lm_aot
 
-from flashrt_policies.kernels import vla_noise_triton
+from flashrt_policies.kernels.vla import noise_triton as vla_noise_triton
 from flashrt_policies.vla.load import build
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.sizes import FULL
@@ -74,7 +74,9 @@ def recorded(shared: int, early: bool) -> Iterator[list[lm_aot.Launch]]:
     """
     from triton.runtime.jit import JITFunction
 
-    from flashrt_policies.kernels import launch, vla_attention_triton, vla_linear_triton
+    from flashrt_policies.kernels import launch
+    from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
+    from flashrt_policies.kernels.vla import linear_triton as vla_linear_triton
 
     seen: list[lm_aot.Launch] = []
 

@@ -21,14 +21,12 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'policies_lm'))
 from lm_kernel_cases import Draw, interpreter_with_new_numpy
 
-from flashrt_policies.kernels import (
-    vla_attention,
-    vla_norm,
-    vla_rope,
-)
-from flashrt_policies.kernels.vla_linear import Euler, Stream
-from flashrt_policies.kernels.vla_matrix import Matrix, quantised
-from flashrt_policies.kernels.vla_rope import Heads, Rotary
+from flashrt_policies.kernels.vla import attention as vla_attention
+from flashrt_policies.kernels.vla import norm as vla_norm
+from flashrt_policies.kernels.vla import rope as vla_rope
+from flashrt_policies.kernels.vla.linear import Euler, Stream
+from flashrt_policies.kernels.vla.matrix import Matrix, quantised
+from flashrt_policies.kernels.vla.rope import Heads, Rotary
 
 Errors = Iterator[tuple[str, float]]
 PULL = 3.0  # guidance weight that the steps are checked with
@@ -48,7 +46,7 @@ def wide(x: Tensor) -> Tensor:
 
 def norms(d: Draw) -> Errors:
     """Layer norm with its residual, and gating by both activations."""
-    from flashrt_policies.kernels import vla_norm_triton as kernels
+    from flashrt_policies.kernels.vla import norm_triton as kernels
 
     for rows, width in ((1, 40), (5, 129), (3, 64)):
         x, delta = d.normal(rows, width), d.normal(rows, width)
@@ -73,7 +71,7 @@ def table(d: Draw, positions: int, dim: int) -> tuple[Rotary, Rotary]:
 
 def rotations(d: Draw) -> Errors:
     """The split of a joint projection, with keys and values in the middle of a cache."""
-    from flashrt_policies.kernels import vla_rope_triton as kernels
+    from flashrt_policies.kernels.vla import rope_triton as kernels
 
     for rows, heads in ((3, Heads(2, 1, 16)), (5, Heads(3, 1, 64)), (2, Heads(4, 2, 32))):
         made, exact = table(d, 40, heads.dim)
@@ -96,7 +94,7 @@ def rotations(d: Draw) -> Errors:
 
 def attention(d: Draw) -> Errors:
     """Ranks of every kind: padding, a state that sees no actions, causal actions."""
-    from flashrt_policies.kernels import vla_attention_triton as kernels
+    from flashrt_policies.kernels.vla import attention_triton as kernels
 
     cases = ((3, 5, Heads(2, 1, 16)), (11, 150, Heads(3, 1, 64)), (9, 130, Heads(4, 2, 32)))
     for tokens, span, heads in cases:
@@ -133,7 +131,7 @@ def exact_attention(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Ten
 
 def products(d: Draw) -> Errors:
     """Few rows: plain, normed, gated, added, split into heads; in float8 as well."""
-    from flashrt_policies.kernels import vla_linear_triton as kernels
+    from flashrt_policies.kernels.vla import linear_triton as kernels
 
     for rows, width, depth in ((1, 32, 32), (5, 48, 40), (70, 64, 128)):
         x, plain = d.normal(rows, depth), d.normal(width, depth, std=depth**-0.5)
@@ -166,7 +164,7 @@ def prepared(x: Tensor, scale: Tensor) -> Stream:
 
 def sums(d: Draw, x: Tensor, weight: Matrix, exact: Tensor, name: str) -> Errors:
     """What is added to the stream, and the norm that is prepared with it: whole and in parts."""
-    from flashrt_policies.kernels import vla_linear_triton as kernels
+    from flashrt_policies.kernels.vla import linear_triton as kernels
 
     rows, width = x.shape[0], exact.shape[0]
     start, gate, scale = d.normal(rows, width), d.wide(width), d.wide(width)
@@ -197,7 +195,7 @@ def norm(x: Tensor, scale: Tensor) -> Tensor:
 
 def heads(d: Draw) -> Errors:
     """Norm, joint projection and rotation in one launch."""
-    from flashrt_policies.kernels import vla_linear_triton as kernels
+    from flashrt_policies.kernels.vla import linear_triton as kernels
 
     for rows, shape, depth in ((3, Heads(2, 1, 16), 40), (18, Heads(3, 1, 64), 36)):
         made, exact = table(d, 40, shape.dim)
@@ -224,7 +222,7 @@ def heads(d: Draw) -> Errors:
 
 def steps(d: Draw) -> Errors:
     """One Euler step under guidance, the rows behind a first one that takes no part."""
-    from flashrt_policies.kernels import vla_linear_triton as kernels
+    from flashrt_policies.kernels.vla import linear_triton as kernels
 
     for rows, width, depth in ((10, 32, 48), (3, 7, 40)):
         h, weight = d.normal(rows + 1, depth), Matrix(d.normal(width, depth, std=depth**-0.5))
@@ -242,7 +240,8 @@ def steps(d: Draw) -> Errors:
 
 def stacks(d: Draw) -> Errors:
     """A whole step of two layers: every launch in its place, against the plain bodies."""
-    from flashrt_policies.kernels import vla_attention_triton, vla_linear_triton
+    from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
+    from flashrt_policies.kernels.vla import linear_triton as vla_linear_triton
     from flashrt_policies.vla import expert as module
     from flashrt_policies.vla.sizes import Stack
     from flashrt_policies.vla.tensors import RandomSource
@@ -276,7 +275,7 @@ def stacks(d: Draw) -> Errors:
 def draws(d: Draw) -> Errors:
     """Noise: the plain form's numbers, and its counter, past the 32 bits of a word."""
     from flashrt_policies.kernels import noise
-    from flashrt_policies.kernels import vla_noise_triton as kernels
+    from flashrt_policies.kernels.vla import noise_triton as kernels
 
     for count, seed, counter in ((10, 5, 0), (321, 2**40 + 7, 2**32 - 3)):
         key, at = d.number(seed), d.number(counter)

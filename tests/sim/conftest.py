@@ -11,7 +11,7 @@ import pytest
 def drawer():
     """A drawer scene that every test resets for itself."""
     pytest.importorskip('metaworld')
-    from flashrt_sim.drawer import DrawerEnv
+    from flashrt_sim.envs.drawer import DrawerEnv
 
     scene = DrawerEnv(render_mode='rgb_array', width=64, height=48)
     yield scene

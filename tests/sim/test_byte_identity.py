@@ -25,9 +25,9 @@ pytest.importorskip('metaworld')
 pytest.importorskip('torch')
 
 from flashrt_sim.codec import pack
-from flashrt_sim.envs import make_scene
+from flashrt_sim.envs.make import make_scene
+from flashrt_sim.envs.registration import ENVIRONMENTS, FETCH, FIFTY, SCENES
 from flashrt_sim.episode import LiveEpisode
-from flashrt_sim.registration import ENVIRONMENTS, FETCH, FIFTY, SCENES
 
 DRAW = {
     'flashrt/Drawer-v0', 'flashrt/Puck-v0', 'flashrt/MT50-assembly-v0', 'flashrt/MT50-soccer-v0',

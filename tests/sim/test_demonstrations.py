@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip('metaworld')
 
-from flashrt_sim import demonstrations
-from flashrt_sim.dataset import Episode, EpisodeDataset
-from flashrt_sim.demonstrations import Recipe, generate, record
+from flashrt_sim.data import demonstrations
+from flashrt_sim.data.dataset import Episode, EpisodeDataset
+from flashrt_sim.data.demonstrations import Recipe, generate, record
 from flashrt_sim.errors import SimulationError
 from flashrt_sim.seeds import demonstration_seed, evaluation_seed
 

@@ -15,7 +15,7 @@ import flashrt_sim  # noqa: F401  registers the environments
 from flashrt_ros.capsule.errors import FingerprintError, StoreError
 from flashrt_ros.control.planner import ScriptedPlanner
 from flashrt_sim.codec import StateError
-from flashrt_sim.envs import make_scene
+from flashrt_sim.envs.make import make_scene
 from flashrt_sim.episode import LiveEpisode
 from flashrt_sim.errors import SimulationError
 

@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip('metaworld')
 
-from flashrt_sim.demonstrations import Disturbance, Recipe
-from flashrt_sim.envs import scene_class
+from flashrt_sim.data.demonstrations import Disturbance, Recipe
+from flashrt_sim.envs.experts import EXPERTS, expert_for
+from flashrt_sim.envs.make import scene_class
+from flashrt_sim.envs.registration import SCENES
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.experts import EXPERTS, expert_for
-from flashrt_sim.registration import SCENES
 
 OPEN, CLOSE = 'open the drawer', 'close the drawer'
 

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip('gymnasium_robotics')
 
 import flashrt_sim  # noqa: F401  registers the environments
-from flashrt_sim.envs import make_scene
+from flashrt_sim.envs.fetch import ReachEnv
+from flashrt_sim.envs.make import make_scene
+from flashrt_sim.envs.registration import FETCH
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.fetch import ReachEnv
-from flashrt_sim.registration import FETCH
 
 ACTIONS = np.random.default_rng(0).uniform(-1, 1, (30, 4)).astype(np.float32)
 

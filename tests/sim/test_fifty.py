@@ -12,12 +12,12 @@ pytest.importorskip('metaworld')
 
 import flashrt_sim  # noqa: F401  registers the environments
 from flashrt_ros.control.text import encode
-from flashrt_sim.envs import make_scene, scene_class
+from flashrt_sim.envs.experts import expert_for
+from flashrt_sim.envs.fifty import GROUPS, task_env, texts
+from flashrt_sim.envs.make import make_scene, scene_class
+from flashrt_sim.envs.registration import ENVIRONMENTS, FIFTY, SCENES, environment_name
+from flashrt_sim.envs.tasks import TASKS
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.experts import expert_for
-from flashrt_sim.fifty import GROUPS, task_env, texts
-from flashrt_sim.registration import ENVIRONMENTS, FIFTY, SCENES, environment_name
-from flashrt_sim.tasks import TASKS
 
 
 def test_all_fifty_are_there():

@@ -17,17 +17,17 @@ pytest.importorskip('torch')
 from flashrt_policies.flow_vla.advantage import BAD, GOOD
 from flashrt_policies.recipes import RecipeError, load
 from flashrt_ros import cli
-from flashrt_sim.dataset import Episode, write_meta
-from flashrt_sim.demonstrations import Order, describe
+from flashrt_sim.data.dataset import Episode, write_meta
+from flashrt_sim.data.demonstrations import Order, describe
+from flashrt_sim.data.recording import describe as recorded
+from flashrt_sim.data.recording import slug
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.evaluation import Result, Task
 from flashrt_sim.improve import loop, measure
 from flashrt_sim.improve.choose import choose
 from flashrt_sim.improve.recipe import Improvement
 from flashrt_sim.improve.report import change
-from flashrt_sim.recording import describe as recorded
-from flashrt_sim.recording import slug
-from flashrt_sim.rollout import Deployment, Outputs
+from flashrt_sim.rollout.evaluation import Result, Task
+from flashrt_sim.rollout.run import Deployment, Outputs
 from flashrt_sim.seeds import evaluation_seed
 
 ROOT = Path(__file__).parents[2]

@@ -14,11 +14,11 @@ pytest.importorskip('pyarrow')
 from PIL import Image
 from pyarrow import parquet
 
-from flashrt_sim import lerobot
-from flashrt_sim.dataset import Episode, EpisodeDataset, write_meta
-from flashrt_sim.demonstrations import TASK, describe
+from flashrt_sim.data import lerobot
+from flashrt_sim.data.dataset import Episode, EpisodeDataset, write_meta
+from flashrt_sim.data.demonstrations import TASK, describe
+from flashrt_sim.envs.registration import environment_name
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.registration import environment_name
 
 
 def made_up(folder, task, lengths, seed=0):

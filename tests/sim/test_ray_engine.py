@@ -17,11 +17,11 @@ pytest.importorskip('metaworld')
 pytest.importorskip('torch')
 
 from flashrt_ros import cli
-from flashrt_sim import ray_engine
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.evaluation import Goal, Task
-from flashrt_sim.play import run_episode
-from flashrt_sim.station import Deployment, Outputs
+from flashrt_sim.rollout import ray_engine
+from flashrt_sim.rollout.evaluation import Goal, Task
+from flashrt_sim.rollout.play import run_episode
+from flashrt_sim.rollout.station import Deployment, Outputs
 
 OPEN = 'open the drawer'
 TASK = Task('flashrt/Drawer-v0', (Goal(OPEN, OPEN),), limit=12)

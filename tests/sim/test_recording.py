@@ -14,12 +14,12 @@ pytest.importorskip('pyarrow')
 from pyarrow import parquet
 
 from flashrt_ros import cli
-from flashrt_sim.dataset import EpisodeDataset, open_all
+from flashrt_sim.data.dataset import EpisodeDataset, open_all
+from flashrt_sim.data.recording import EVERY, EpisodeRecorder, slug
 from flashrt_sim.episode import LiveEpisode
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.evaluation import Goal, Task
-from flashrt_sim.play import begin, play, run_episode
-from flashrt_sim.recording import EVERY, EpisodeRecorder, slug
+from flashrt_sim.rollout.evaluation import Goal, Task
+from flashrt_sim.rollout.play import begin, play, run_episode
 
 DRAWER, OPEN, CLOSE = 'flashrt/Drawer-v0', 'open the drawer', 'close the drawer'
 # An interrupt asks for the second goal whatever became of the first: both are in the record.

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip('metaworld')
 
+from flashrt_sim.envs.rendering import Camera, FrameRenderer
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.rendering import Camera, FrameRenderer
 
 CAMERAS = (
     Camera(lookat=(0.0, 0.66, 0.14), distance=1.05, azimuth=150.0, elevation=-32.0),

@@ -13,10 +13,10 @@ pytest.importorskip('pyarrow')
 from pyarrow import parquet
 
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.evaluation import Goal, Result, Stage, Task
-from flashrt_sim.progress import Progress
-from flashrt_sim.results import write_json, write_parquet
-from flashrt_sim.station import Deployment
+from flashrt_sim.rollout.evaluation import Goal, Result, Stage, Task
+from flashrt_sim.rollout.progress import Progress
+from flashrt_sim.rollout.results import write_json, write_parquet
+from flashrt_sim.rollout.station import Deployment
 
 DRAWER = 'flashrt/Drawer-v0'
 TASKS = [Task(DRAWER, (Goal('open the drawer', text),)) for text in ('öffne', 'open it')]

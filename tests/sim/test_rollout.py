@@ -13,9 +13,9 @@ pytest.importorskip('torch')
 
 from flashrt_ros import cli
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.evaluation import Goal, Result, Task, find_goal, summarise, table
-from flashrt_sim.intervals import wilson
-from flashrt_sim.play import prepare_start, run_episode
+from flashrt_sim.rollout.evaluation import Goal, Result, Task, find_goal, summarise, table
+from flashrt_sim.rollout.intervals import wilson
+from flashrt_sim.rollout.play import prepare_start, run_episode
 
 DRAWER = 'flashrt/Drawer-v0'
 OPEN, CLOSE = 'open the drawer', 'close the drawer'
@@ -41,7 +41,7 @@ class Scripted:
         """One tick of the expert of the present subgoal."""
         from types import SimpleNamespace
 
-        from flashrt_sim.experts import expert_for
+        from flashrt_sim.envs.experts import expert_for
 
         info = self.scene.step_physics(expert_for(self.scene.subgoal)(self.scene.simulator))
         command = SimpleNamespace(held=False)

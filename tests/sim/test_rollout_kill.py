@@ -17,7 +17,7 @@ pytest.importorskip('metaworld')
 pytest.importorskip('torch')
 
 from flashrt_ros import cli
-from flashrt_sim import station
+from flashrt_sim.rollout import station
 
 EPISODES = 6
 

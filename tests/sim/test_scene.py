@@ -13,10 +13,10 @@ pytest.importorskip('metaworld')
 from gymnasium.utils.env_checker import check_env
 
 from flashrt_sim.codec import StateError
-from flashrt_sim.drawer import handle_position, is_closed, is_open
+from flashrt_sim.envs.drawer import handle_position, is_closed, is_open
+from flashrt_sim.envs.experts import EXPERTS
+from flashrt_sim.envs.tasks import make_simulator
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.experts import EXPERTS
-from flashrt_sim.tasks import make_simulator
 
 OPEN, CLOSE = 'open the drawer', 'close the drawer'
 

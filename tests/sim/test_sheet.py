@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flashrt_sim import sheet
 from flashrt_sim.errors import SimulationError
+from flashrt_sim.rollout import sheet
 
 
 def test_a_sheet_shows_successes_and_failures(tmp_path):

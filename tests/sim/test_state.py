@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip('metaworld')
 
 from flashrt_sim.codec import StateError, pack, seal, unpack, unseal
-from flashrt_sim.state import SimulatorState
-from flashrt_sim.tasks import TASKS, make_simulator
+from flashrt_sim.envs.state import SimulatorState
+from flashrt_sim.envs.tasks import TASKS, make_simulator
 
 
 def continuation(simulator, actions):

@@ -6,12 +6,12 @@ import pytest
 
 pytest.importorskip('metaworld')
 
+from flashrt_sim.envs.fifty import texts
+from flashrt_sim.envs.registration import FIFTY, environment_name
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.evaluation import Goal, Result, Stage, Task, summarise
-from flashrt_sim.fifty import texts
-from flashrt_sim.progress import Progress
-from flashrt_sim.registration import FIFTY, environment_name
-from flashrt_sim.suite import SUITES, group_table, groups, suite_tasks
+from flashrt_sim.rollout.evaluation import Goal, Result, Stage, Task, summarise
+from flashrt_sim.rollout.progress import Progress
+from flashrt_sim.rollout.suite import SUITES, group_table, groups, suite_tasks
 
 
 def test_what_suites_hold():

@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip('metaworld')
 pytest.importorskip('torch')
 
-from flashrt_sim import judges
 from flashrt_sim.episode import LiveEpisode
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.evaluation import Goal, Task
-from flashrt_sim.tree import Search, grow, noise_seed, replay
-from flashrt_sim.tree_rollout import run_whole
+from flashrt_sim.rollout.evaluation import Goal, Task
+from flashrt_sim.tree import judges
+from flashrt_sim.tree.rollouts import run_whole
+from flashrt_sim.tree.search import Search, grow, noise_seed, replay
 
 # Opening an episode takes time: all tests of this file in one process.
 pytestmark = pytest.mark.xdist_group('tree')

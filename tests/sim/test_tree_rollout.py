@@ -13,11 +13,11 @@ pytest.importorskip('metaworld')
 pytest.importorskip('torch')
 
 from flashrt_ros import cli
-from flashrt_sim.intervals import paired
-from flashrt_sim.tree import Fork, Path, Search
-from flashrt_sim.tree_picture import draw
-from flashrt_sim.tree_report import summarise, table
-from flashrt_sim.tree_rollout import TreeResult, Whole, as_result
+from flashrt_sim.rollout.intervals import paired
+from flashrt_sim.tree.picture import draw
+from flashrt_sim.tree.report import summarise, table
+from flashrt_sim.tree.rollouts import TreeResult, Whole, as_result
+from flashrt_sim.tree.search import Fork, Path, Search
 
 pytestmark = pytest.mark.xdist_group('tree')
 

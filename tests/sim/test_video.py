@@ -11,7 +11,7 @@ pytest.importorskip('imageio_ffmpeg')
 import imageio_ffmpeg
 
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.video import Shot, caption, draw, write_video
+from flashrt_sim.rollout.video import Shot, caption, draw, write_video
 
 
 def test_caption_is_a_bar_below():

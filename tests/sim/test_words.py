@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flashrt_sim.fifty import texts
-from flashrt_sim.words import varied
+from flashrt_sim.envs.fifty import texts
+from flashrt_sim.envs.words import varied
 
 
 def all_varied():

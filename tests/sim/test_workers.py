@@ -9,7 +9,7 @@ import time
 import pytest
 
 from flashrt_sim.errors import SimulationError
-from flashrt_sim.workers import spread
+from flashrt_sim.rollout.workers import spread
 
 _held: list[int] = []
 

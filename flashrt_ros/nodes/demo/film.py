@@ -22,7 +22,7 @@ def film(told: Told, path: Path, size: int = 400) -> int:
     Raises:
         SimulationError: A state does not fit the scene.
     """
-    from flashrt_sim.video import Shot, render_states
+    from flashrt_sim.rollout.video import Shot, render_states
 
     shots = []
     resting, seen = 0, (0, -1)

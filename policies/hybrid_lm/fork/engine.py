@@ -23,7 +23,7 @@ from flashrt_policies.hybrid_lm.fork.request import Answer, Checked, ForkError, 
 from flashrt_policies.hybrid_lm.fork.slots import Slots
 from flashrt_policies.hybrid_lm.weights import Weights
 from flashrt_policies.kernels.attention import inverse_frequencies
-from flashrt_policies.kernels.fork_stream import Sizes, Tables, views
+from flashrt_policies.kernels.fork.stream import Sizes, Tables, views
 from flashrt_policies.kernels.gated_delta import CHUNK
 from flashrt_ros.contract.graph import ShapeKey
 

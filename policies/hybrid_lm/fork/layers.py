@@ -15,11 +15,14 @@ from torch import Tensor
 from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_policies.hybrid_lm.fork.slots import Slots
 from flashrt_policies.hybrid_lm.weights import FullLayer, LinearLayer, Weights
-from flashrt_policies.kernels import fork_attention, fork_delta, fork_head, fork_stream
 from flashrt_policies.kernels.activation import silu_mul
-from flashrt_policies.kernels.fork_attention import KeySlots, Lists, Rotary
-from flashrt_policies.kernels.fork_delta import DeltaSlots
-from flashrt_policies.kernels.fork_stream import Tables
+from flashrt_policies.kernels.fork import attention as fork_attention
+from flashrt_policies.kernels.fork import delta as fork_delta
+from flashrt_policies.kernels.fork import head as fork_head
+from flashrt_policies.kernels.fork import stream as fork_stream
+from flashrt_policies.kernels.fork.attention import KeySlots, Lists, Rotary
+from flashrt_policies.kernels.fork.delta import DeltaSlots
+from flashrt_policies.kernels.fork.stream import Tables
 from flashrt_policies.kernels.linear import gated, linear, project
 from flashrt_policies.kernels.norm import add_rms_norm
 
@@ -126,7 +129,7 @@ class Work:
 
     Attributes:
         tables: the round.
-        rows: int32 [4 + W - 1, M], from `fork_stream.spread`.
+        rows: int32 [4 + W - 1, M], from `fork.stream.spread`.
         read_rows: int32 [4 + W - 1, B], those of the rows that are read.
         lists: work lists of attention.
         fresh: [2, KV, M, D], keys and values of branches; one layer's at a time.

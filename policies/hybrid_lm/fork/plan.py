@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashrt_policies.hybrid_lm.fork.request import Checked
-from flashrt_policies.kernels.fork_stream import (
+from flashrt_policies.kernels.fork.stream import (
     COUNT,
     FIRST,
     MARK,

@@ -1,0 +1,1 @@
+"""Kernels of forked decisions: a flat stream of trunks and branches."""

@@ -1,0 +1,1 @@
+"""Kernels of policies from pretrained families: few rows, many Euler steps."""

@@ -1,0 +1,1 @@
+"""Episodes on disk: demonstrations, rollouts, the LeRobot layout, what a trainer reads."""

@@ -1,0 +1,1 @@
+"""Worlds as gymnasium environments: scenes, the fifty tasks, Fetch; experts and states."""

@@ -1,0 +1,1 @@
+"""Many episodes of a policy: suites, workers, results for people and machines."""
