@@ -80,7 +80,7 @@ setup(
     extras_require={
         'gguf': ['gguf>=0.10'],
         'fetch': ['gymnasium-robotics>=1.4'],
-        'ray': ['ray[client]>=2.40'],
+        'ray': ['ray>=2.40'],
     },
     zip_safe=False,
     description='A robot brain whose whole state is one object: freeze, restore, fork, roll back.',

@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         '--address',
         metavar='ADDRESS',
-        help='with --engine ray: a running cluster (auto, host:port, ray://host:port); its size '
+        help='with --engine ray: a running cluster (auto or host:port); its size '
         'counts then, not --workers',
     )
     outputs = parser.add_argument_group('results', 'with a file, a stopped rollout goes on')
