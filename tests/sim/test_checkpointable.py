@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,6 +16,12 @@ from gymnasium.wrappers import (
     RecordEpisodeStatistics,
     TimeLimit,
 )
+
+from flashrt_sim import Checkpointable, EnvCapsule, check_checkpointable
+from flashrt_sim.checks import NotCheckpointable
+from flashrt_sim.codec import StateError
+
+sys.path.insert(0, str(Path(__file__).parent))
 from walks import (
     ForgetsAPart,
     ForgetsItsSum,
@@ -29,10 +37,6 @@ from walks import (
     Walk,
     WorksHereAlone,
 )
-
-from flashrt_sim import Checkpointable, EnvCapsule, check_checkpointable
-from flashrt_sim.checks import NotCheckpointable
-from flashrt_sim.codec import StateError
 
 
 def wrapped(kind=Walk):
