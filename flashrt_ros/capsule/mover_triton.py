@@ -51,9 +51,15 @@ def _copy(source, target, size, CHUNK: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
+def _numbers(address):  # type: ignore[no-untyped-def]
+    """Point to 64-bit numbers; an address below 2 GiB is passed in 32 bits."""
+    return address.to(tl.int64).to(tl.pointer_type(tl.int64))
+
+
+@triton.jit
 def _fixed_part(table, block, program, SAVE: tl.constexpr, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Copy table[program] = (live address, offset in the block, bytes <= CHUNK)."""
-    row = table.to(tl.pointer_type(tl.int64)) + program * 3
+    row = _numbers(table) + program * 3
     live = tl.load(row)
     kept = block + tl.load(row + 1)
     source, target = (live, kept) if SAVE else (kept, live)
@@ -78,7 +84,7 @@ def _rope_part(  # type: ignore[no-untyped-def]
     The segment holds `count` positions from `begin` on. table[row] is (live address of position
     0, bytes per position, bytes per position of the rows in front).
     """
-    at_row = table.to(tl.pointer_type(tl.int64)) + row * 3
+    at_row = _numbers(table) + row * 3
     inner = tl.load(at_row + 1)
     start = chunk.to(tl.int64) * CHUNK
     live = tl.load(at_row) + first * inner + start
@@ -133,7 +139,7 @@ def copy_many(  # type: ignore[no-untyped-def]
         _fixed_part(fixed_table, fixed_block, program, SAVE, CHUNK)
     else:
         program -= fixed_rows
-        unit = units.to(tl.pointer_type(tl.int64)) + (program // rows) * 6
+        unit = _numbers(units) + (program // rows) * 6
         block = tl.load(unit)
         begin = tl.load(unit + 1)
         count = tl.load(unit + 2)

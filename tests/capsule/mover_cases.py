@@ -5,7 +5,9 @@ In a process of its own, because the interpreter must be chosen before Triton is
 
 from __future__ import annotations
 
+import mmap
 import os
+import platform
 
 os.environ['TRITON_INTERPRET'] = '1'
 
@@ -26,6 +28,15 @@ SHAPES = {
     'odd': ((2, 50, 3), torch.bfloat16, torch.uint8),
     'mixed': ((2, 60, 16), torch.bfloat16, torch.int32),
 }
+
+
+def low(numbers: torch.Tensor) -> torch.Tensor:
+    """Return a copy below 2 GiB, where the processor allows that: its address fits 32 bits."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    flags |= 0x40 if platform.machine() == 'x86_64' else 0  # MAP_32BIT
+    memory = mmap.mmap(-1, numbers.nbytes, flags=flags)
+    copy = torch.frombuffer(memory, dtype=numbers.dtype).reshape(numbers.shape)
+    return copy.copy_(numbers)
 
 
 def numbers_from_arrays() -> None:
@@ -65,6 +76,7 @@ def check(shape: str) -> None:
             for start in range(0, buffer.nbytes, chunk)
         ]
     )
+    rows = low(rows) if shape == 'odd' else rows
     table = kernels.RopeTable(layout.ropes[0], ctx.device)
 
     def both(save: bool, block: int, piece: Piece) -> None:
