@@ -19,22 +19,10 @@
 # SIM_DEVICE  where the policy runs in rollouts: cpu, or cuda (cpu)
 # PYTHON      python3
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-root=$PWD
-out=${1:?usage: scripts/improve_mt50.sh OUTDIR}
-mkdir -p "$out" && out=$(cd "$out" && pwd)
-work=${WORK:-$(mktemp -d)}
-[ -n "${WORK:-}" ] || trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/src"
-ln -sfn "$root/flashrt_ros" "$work/src/flashrt_ros"
-ln -sfn "$root/policies" "$work/src/flashrt_policies"
-ln -sfn "$root/sim" "$work/src/flashrt_sim"
-export PYTHONPATH="$work/src${PYTHONPATH:+:$PYTHONPATH}"
-export MUJOCO_GL=${MUJOCO_GL:-egl} PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8
+source "$(dirname "${BASH_SOURCE[0]}")/prelude.sh" "$@"
 export OMP_NUM_THREADS=1
 cores=$(nproc)
 workers=${WORKERS:-$((cores > 3 ? cores - 2 : cores))}
-exec > >(tee -a "$out/log.txt") 2>&1
 
 options=()
 [ -z "${REPORT:-}" ] || options+=(--report "$REPORT")

@@ -15,23 +15,10 @@
 # WORKERS         processes that simulate (all cores)
 # PYTHON          python3
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-root=$PWD
-out=${1:?usage: scripts/train_mt50.sh OUTDIR}
-mkdir -p "$out" && out=$(cd "$out" && pwd)
-work=${WORK:-$(mktemp -d)}
-[ -n "${WORK:-}" ] || trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/src"
-ln -sfn "$root/flashrt_ros" "$work/src/flashrt_ros"
-ln -sfn "$root/policies" "$work/src/flashrt_policies"
-ln -sfn "$root/sim" "$work/src/flashrt_sim"
-export PYTHONPATH="$work/src${PYTHONPATH:+:$PYTHONPATH}"
-export MUJOCO_GL=${MUJOCO_GL:-egl} PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8
+source "$(dirname "${BASH_SOURCE[0]}")/prelude.sh" "$@"
 workers=${WORKERS:-$(nproc)}
-exec > >(tee -a "$out/log.txt") 2>&1
 
 say() { echo "[${SECONDS} s] $*"; }
-flashrt() { "${PYTHON:-python3}" -m flashrt_ros.cli "$@"; }
 quiet() { tr '\r' '\n' | tail -n "${1:-3}"; } # a progress bar leaves its last lines only
 
 say 'recording demonstrations'
