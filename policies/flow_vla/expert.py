@@ -55,10 +55,9 @@ class ExpertLayer(nn.Module):
         """
         scale1, shift1, gate1, scale2, shift2, gate2 = mods.unbind(0)
         y = self.qkv(modulate(x, scale1, shift1))
-        q, k, v = y.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [B, H, T, D/H]
-        y = F.scaled_dot_product_attention(
-            q, torch.cat((kv[0], k), dim=2), torch.cat((kv[1], v), dim=2)
-        )
+        y = y.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [3, B, H, T, D/H]
+        k, v = torch.cat((kv, y[1:]), dim=3)  # one copy for both, [B, H, N + T, D/H] each
+        y = F.scaled_dot_product_attention(y[0], k, v)
         x = torch.addcmul(x, gate1, self.out(y.transpose(1, 2).flatten(2)))
         y = F.silu(self.up(modulate(x, scale2, shift2)))
         return torch.addcmul(x, gate2, self.down(y))
