@@ -21,8 +21,6 @@ from unittest import mock
 
 import torch
 
-from flashrt_policies.kernels import launch
-from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
 from flashrt_policies.kernels.vla import linear_triton as vla_linear_triton
 from flashrt_policies.vla import sizes
 from flashrt_ros.bench import policy as bench
@@ -31,28 +29,13 @@ from flashrt_ros.bench.policy_models import Measured
 
 FAMILIES = ('pi05', 'smolvla')
 WORTH = 0.01  # of the time: what a setting must save to be kept
-linear, attention = vla_linear_triton, vla_attention_triton
+linear = vla_linear_triton
 Setting = tuple[tuple[Any, str, Any], ...]
 SETTINGS: dict[str, Setting] = {
     'as they are': (),
-    'norm-inside': ((linear, 'AHEAD', False),),
-    'merge-apart': ((attention, 'FOLD', False),),
-    'attend-16-rows': ((attention, 'FEW_ROWS', 16),),
-    'attend-64-rows': ((attention, 'FEW_ROWS', 64),),
-    'attend-3-parts': ((attention, 'FEW_PARTS', 3),),
-    'attend-12-parts': ((attention, 'FEW_PARTS', 12),),
-    'depth-64': ((linear, 'DEPTH', 64),),
-    'depth-256': ((linear, 'DEPTH', 256), (linear, 'LOADS', 3)),
-    'loads-3': ((linear, 'LOADS', 3),),
     'loads-8': ((linear, 'LOADS', 8),),
-    'warps-8': ((linear, 'WARPS', 8),),
-    'tiles-wide': ((linear, 'BUSY', 0.3),),
-    'tiles-narrow': ((linear, 'BUSY', 0.9),),
-    'whole-inputs': ((linear, 'DEEP', 1 << 30),),
-    'two-parts': ((linear, 'PARTS', 2),),
-    'eight-parts': ((linear, 'PARTS', 8),),
-    'after-each-other': ((launch, 'STEP', 0),),
-    'beside-the-end': ((launch, 'STEP', 1),),
+    'tiles-wider': ((linear, 'BUSY', 0.2),),
+    'four-parts': ((linear, 'PARTS', 4),),
 }
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,31 +66,39 @@ def test_float8_keeps_each_row_within_its_own_steps() -> None:
     assert bool((lost[0] > weight[0].abs() / 2).any()), 'one scale for all would do as well'
 
 
-# Launches of one Euler step beside five for every layer: into the stack, and out of it with the
+# Launches of one Euler step beside six for every layer: into the stack, and out of it with the
 # step itself; π0 puts its state's token in front.
 ENDS = {'pi05': (2, 0), 'pi0': (3, 1), 'smolvla': (3, 0)}
 
 
 @pytest.mark.parametrize('family', ENDS)
-def test_a_step_is_five_launches_a_layer(family: str) -> None:
+def test_a_step_is_six_launches_a_layer(family: str) -> None:
     """At full size nothing else stands in the chain of a step: it is what a chunk's time is."""
     import vla_aot
 
     kernels, torches = vla_aot.step_launches(family)
     layers = FULL[family].expert.layers
     ours, theirs = ENDS[family]
-    assert (sum(kernels.values()), torches) == (5 * layers + ours, theirs), kernels
+    assert (sum(kernels.values()), torches) == (6 * layers + ours, theirs), kernels
 
 
-def test_parts_put_together_apart_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: attention in two launches, and a step has one more a layer."""
+def test_a_launch_more_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: an activation behind its product, and a layer has a launch more."""
     import vla_aot
 
-    from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
+    from flashrt_policies.kernels.vla import norm_triton as vla_norm_triton
+    from flashrt_policies.vla import expert
 
-    monkeypatch.setattr(vla_attention_triton, 'FOLD', False)
-    kernels, _ = vla_aot.step_launches('smolvla')
-    assert kernels['merge_kernel'] == FULL['smolvla'].expert.layers
+    plain = expert.project_gated
+
+    def apart(*args: Any) -> torch.Tensor:
+        vla_norm_triton.gated(torch.cat((args[0].x, args[0].x), dim=1), 'silu')
+        return plain(*args)
+
+    monkeypatch.setattr(expert, 'project_gated', apart)
+    kernels, torches = vla_aot.step_launches('smolvla')
+    layers = FULL['smolvla'].expert.layers
+    assert (kernels['gated_kernel'], torches) == (layers, layers)
 
 
 @pytest.mark.slow

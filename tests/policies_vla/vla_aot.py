@@ -92,7 +92,7 @@ def recorded(shared: int, early: bool) -> Iterator[list[lm_aot.Launch]]:
         stack.enter_context(mock.patch.object(launch, 'overlaps', lambda device: early))
         for module in (vla_attention_triton, vla_linear_triton):
             stack.enter_context(mock.patch.object(module, 'processors', lambda device: 132))
-            stack.enter_context(mock.patch.object(module, 'counters', counters))
+        stack.enter_context(mock.patch.object(vla_linear_triton, 'counters', counters))
         yield seen
 
 

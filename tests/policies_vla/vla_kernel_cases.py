@@ -106,18 +106,10 @@ def attention(d: Draw) -> Errors:
         rank_q = torch.arange(tokens, dtype=torch.int32) + 1
         on = (q, k, v, rank_q.to(d.device), rank_k.to(d.device))
         want = exact_attention(wide(q), wide(k), wide(v), rank_q, rank_k)
-        for busy, fold in ((1, True), (132, True), (132, False)):  # whole, in parts, and apart
-            with (
-                mock.patch.object(kernels, 'processors', lambda device, busy=busy: busy),
-                mock.patch.object(kernels, 'FOLD', fold),
-                mock.patch.object(kernels, 'FEW_ROWS', 8),
-            ):
+        for busy in (1, 132):  # whole, and in parts
+            with mock.patch.object(kernels, 'processors', lambda device, busy=busy: busy):
                 found = kernels.attend(*on)
-            clean = not kernels.counters(q.device).any()
-            yield (
-                f'attend {tokens}x{span} {tuple(heads)} on {busy} fold={fold}',
-                error(found, want) if clean else float('inf'),
-            )
+            yield f'attend {tokens}x{span} {tuple(heads)} on {busy}', error(found, want)
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> Tensor:
@@ -169,23 +161,22 @@ def sums(d: Draw, x: Tensor, weight: Matrix, exact: Tensor, name: str) -> Errors
     rows, width = x.shape[0], exact.shape[0]
     start, gate, scale = d.normal(rows, width), d.wide(width), d.wide(width)
     want = wide(start) + (wide(x) @ exact.mT) * wide(gate)
-    for deep, ahead in ((1 << 20, True), (32, True), (32, False)):
+    for deep in (1 << 20, 32):
         with (
             mock.patch.object(kernels, 'DEEP', deep),
             mock.patch.object(kernels, 'DEPTH', 32),
-            mock.patch.object(kernels, 'AHEAD', ahead),
         ):
             stream = Stream(start.clone())
             kernels.project_add(stream, x, weight, gate, scale)
         worst = error(stream.x, want)
-        if ahead and stream.scaled is not None and stream.squares is not None:
-            worst = max(
-                worst,
-                error(stream.scaled, wide(stream.x) * wide(scale)),
-                error(stream.squares.sum(0), wide(stream.x).square().sum(1)),
-            )
+        assert stream.scaled is not None and stream.squares is not None
+        worst = max(
+            worst,
+            error(stream.scaled, wide(stream.x) * wide(scale)),
+            error(stream.squares.sum(0), wide(stream.x).square().sum(1)),
+        )
         clean = not kernels.counters(x.device).any()
-        yield f'add {name} deep={deep} ahead={ahead}', worst if clean else float('inf')
+        yield f'add {name} deep={deep}', worst if clean else float('inf')
 
 
 def norm(x: Tensor, scale: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Triton kernels of `vla.attention`: keys in parts, one program each, then the parts together.
 
 Query heads that share a key head stand in one tile. Fifty action tokens make few tiles, so the
-keys are cut in parts that run side by side; how many depends on shapes alone, and whoever of a
-tile's programs comes last puts the parts together in their order (`FOLD`), so a replay has the
-same bits. The running maximum and sum: Milakov and Gimelshein, arXiv 1805.02867.
+keys are cut in parts that run side by side; how many depends on shapes alone, and a second launch
+puts them together in their order, so a replay has the same bits. (That whoever of a tile's
+programs comes last does it costs more than the launch: one processor would read all parts.) The
+running maximum and sum: Milakov and Gimelshein, arXiv 1805.02867.
 """
 
 from __future__ import annotations
@@ -14,29 +15,22 @@ import triton.language as tl
 from torch import Tensor
 
 from flashrt_policies.kernels.launch import begin, early, processors, side, stages
-from flashrt_policies.kernels.vla.linear_triton import counters
 
 KEYS = 64  # in a tile
-FOLD = True  # parts are put together in the launch that makes them
-FEW = 1024  # rows of one key head up to which they are few: smaller tiles, more parts
-FEW_ROWS = 32  # in such a tile
-FEW_PARTS = 6  # at most
+PARTS = 16  # at most
 
 
 @triton.jit
 def attend_kernel(
-    q_ptr, k_ptr, v_ptr, rank_q_ptr, rank_k_ptr, out_ptr, part_ptr, high_ptr, sum_ptr, count_ptr,
-    tokens, span, part, parts, group, heads, dim, k_row, v_row, scale, used,
-    SPLIT: tl.constexpr, FOLD: tl.constexpr, R: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, rank_q_ptr, rank_k_ptr, out_ptr, part_ptr, high_ptr, sum_ptr,
+    tokens, span, part, group, heads, dim, k_row, v_row, scale,
+    SPLIT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """One tile of `used` queries of one key head against one part of the keys.
-
-    Without SPLIT there is one part; with FOLD the program that comes last joins them.
-    """
+    """One tile of queries of one key head against one part of the keys; one without SPLIT."""
     tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    r = tile * used + tl.arange(0, R)
-    live = (tl.arange(0, R) < used) & (r < tokens * group)
+    r = tile * R + tl.arange(0, R)
+    live = r < tokens * group
     token, member = r // group, r % group
     d = tl.arange(0, D)
     spot = (token * heads + head * group + member).to(tl.int64)
@@ -66,38 +60,16 @@ def attend_kernel(
         acc = acc * fade[:, None]
         acc = tl.dot(weight.to(v.dtype), v, acc, input_precision='tf32x3')
         high = top
-    last = True
     if SPLIT:
         rows = tokens * heads
         there = split * rows + spot
         tl.store(high_ptr + there, high, mask=live)
         tl.store(sum_ptr + there, total, mask=live)
         tl.store(part_ptr + there[:, None] * dim + d[None, :], acc, mask=inside)
-        if FOLD:
-            tl.debug_barrier()
-            counter = count_ptr + tile * tl.num_programs(1) + head
-            last = tl.atomic_add(counter, 1, sem='acq_rel') == parts - 1
-            if last:
-                high = tl.full((R,), float('-inf'), tl.float32)
-                total = tl.zeros((R,), tl.float32)
-                acc = tl.zeros((R, D), tl.float32)
-                for p in range(parts):
-                    there = p * rows + spot
-                    at = part_ptr + there[:, None] * dim + d[None, :]
-                    own = tl.load(high_ptr + there, mask=live, other=0.0, cache_modifier='.cg')
-                    sums = tl.load(sum_ptr + there, mask=live, other=0.0, cache_modifier='.cg')
-                    values = tl.load(at, mask=inside, other=0.0, cache_modifier='.cg')
-                    top = tl.maximum(high, own)
-                    safe = tl.where(top == float('-inf'), 0.0, top)
-                    weight, fade = tl.exp2(own - safe), tl.exp2(high - safe)
-                    total = total * fade + sums * weight
-                    acc = acc * fade[:, None] + values * weight[:, None]
-                    high = top
-                tl.store(counter, 0)
-    if FOLD or not SPLIT:
+    else:
         acc = acc / total[:, None]
         at = out_ptr + spot[:, None] * dim + d[None, :]
-        tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=inside & last)
+        tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -125,30 +97,25 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
     span, shared = k.shape[0], k.shape[1]
     group = heads // shared
     rows = side(0)
-    few = tokens * group <= FEW
-    used = FEW_ROWS if few and FOLD else rows
-    tiles = triton.cdiv(tokens * group, used)
+    tiles = triton.cdiv(tokens * group, rows)
     blocks = triton.cdiv(span, KEYS)
-    most = FEW_PARTS if few and FOLD else 16
-    parts = max(1, min(blocks, processors(q.device) // (tiles * shared), most))
+    parts = max(1, min(blocks, processors(q.device) // (tiles * shared), PARTS))
     part = triton.cdiv(blocks, parts) * KEYS
     parts = triton.cdiv(span, part)
     out = torch.empty_like(q)
-    partial, high, count = out, out[None].expand(2, *out.shape), out
+    partial, high = out, out[None].expand(2, *out.shape)
     if parts > 1:
         wide = torch.float32
         partial = torch.empty((parts, tokens, heads, dim), dtype=wide, device=q.device)
         high = torch.empty((2, parts, tokens, heads), dtype=wide, device=q.device)
-        count = counters(q.device)
     attend_kernel[(tiles, shared, parts)](
-        q, k, v, rank_q, rank_k, out, partial, high[0], high[1], count,
-        tokens, span, part, parts, group, heads, dim, k.stride(0), v.stride(0),
-        dim**-0.5 * 1.4426950408889634, used,
-        SPLIT=parts > 1, FOLD=FOLD and parts > 1, R=rows, S=KEYS, D=side(dim),
+        q, k, v, rank_q, rank_k, out, partial, high[0], high[1],
+        tokens, span, part, group, heads, dim, k.stride(0), v.stride(0),
+        dim**-0.5 * 1.4426950408889634, SPLIT=parts > 1, R=rows, S=KEYS, D=side(dim),
         num_warps=8 if dim > 128 else 4,
         num_stages=stages(q, 2 * KEYS * side(dim), 2), **early(q, step=True),
     )  # fmt: skip
-    if parts > 1 and not FOLD:
+    if parts > 1:
         merge_kernel[(tokens * heads,)](
             partial, high[0], high[1], out, tokens * heads, dim, parts,
             P=triton.next_power_of_2(parts), D=triton.next_power_of_2(dim), num_warps=2,

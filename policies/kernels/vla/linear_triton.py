@@ -3,8 +3,8 @@
 A norm needs the root mean square of the whole row, which is known when the loop over the row
 ends: the input is multiplied by the norm's scale on the way in, the sum of squares is kept beside
 the product, and the result is divided at the end. So a norm costs no pass of its own. Better
-still, whoever wrote the row has multiplied it already and left the squares by tiles of columns
-(`AHEAD`): then nothing stands between loading and multiplying.
+still, whoever wrote the row has multiplied it already and left the squares by tiles of columns:
+then nothing stands between loading and multiplying.
 
 Where the device allows it, a tile asks for its weights while the kernel before still runs: they
 are on their way when its input is there. A long input is cut in parts that are summed by whoever
@@ -27,14 +27,13 @@ from flashrt_policies.kernels.vla.norm_triton import act
 from flashrt_policies.kernels.vla.rope import Heads, Rotary
 from flashrt_policies.kernels.vla.rope_triton import angles, place_heads
 
-AHEAD = True  # a norm is prepared by the product before it
 DEPTH = 128  # of a tile
 LOADS = 5  # in flight
 WARPS = 4
 WIDTHS = (64, 32, 16)  # columns of a tile
-BUSY = 0.55  # of the processors that a choice of tiles should keep busy
+BUSY = 0.3  # of the processors that a choice of tiles should keep busy
 DEEP = 2048  # an input from here on is cut in parts
-PARTS, PART_WIDTH = 4, 32  # so many, for tiles of so many columns
+PARTS, PART_WIDTH = 2, 32  # so many, for tiles of so many columns
 COUNTERS = 8192  # tiles of one launch
 
 
@@ -305,9 +304,6 @@ def project_add(
     stream: Stream, y: Tensor, weight: Matrix, gate: Tensor | None, following: Tensor
 ) -> None:
     """Launch `vla.linear.project_add` on CUDA."""
-    if not AHEAD:
-        _launch(y, weight, 'add', stream.x, gate=gate)
-        return
     rows, columns = stream.x.shape
     n, _ = _tile(columns, y.shape[1], 'add', y)
     stream.scaled = torch.empty_like(stream.x)
