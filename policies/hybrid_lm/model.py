@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flashrt_ros.contract.context import Context
 
 Tokens: TypeAlias = 'Sequence[int] | torch.Tensor'  # one dimension, integers, on the host
-KERNELS = 'hybrid-lm/4'  # grows with every change of a kernel's bits
+KERNELS = 'hybrid-lm/5'  # grows with every change of a kernel's bits
 GREEDY, DRAWN = ShapeKey(choice='greedy'), ShapeKey(choice='drawn')
 
 

@@ -18,7 +18,7 @@ from flashrt_policies.kernels.place_triton import normed_rotated
 # Programs per key head that share a decode step's keys; fixed, so one graph serves every length.
 SPLITS = 64
 # Warps that share one head's state in a decode step.
-STEP_WARPS = 16
+STEP_WARPS = 8
 
 
 @triton.jit

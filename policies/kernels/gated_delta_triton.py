@@ -22,6 +22,10 @@ import triton.language as tl
 from torch import Tensor
 
 from flashrt_policies.kernels.delta_chunk_triton import (
+    PREPARE_WARPS,
+    READ_WARPS,
+    WALK_COLUMNS,
+    WALK_WARPS,
     inverse_precision,
     prepare,
     read,
@@ -31,12 +35,8 @@ from flashrt_policies.kernels.delta_chunk_triton import (
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
 from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 
-# Columns of the state that one program of the walk holds, and the kernels' warps.
-CARRY_COLUMNS = 64
 TAPS_ROWS, TAPS_WIDTH = 8, 1024
-PREPARE_WARPS = 4
-CARRY_WARPS = 4
-READ_WARPS = 4
+CARRY_STAGES = 3
 # Longer replays are taken in stretches of so many chunks: the walk leaves most of the GPU idle, so
 # it goes over one stretch while others are prepared and read.
 STRETCH = 16
@@ -212,10 +212,10 @@ def mix(
     keys, new, ask, own = (scratch(CHUNK, width) for width in (k, v, k, v))
     last = scratch(dtype=torch.float32)
     out = torch.empty((rows, heads * dim), dtype=proj.dtype, device=proj.device)
-    columns = min(v, CARRY_COLUMNS)
+    columns = min(v, WALK_COLUMNS)
     parts = v // columns
     share = triton.next_power_of_2(triton.cdiv(channels, heads * parts))
-    deep = stages(proj, k * k + CHUNK * (k + columns), 3)
+    deep = stages(proj, k * k + CHUNK * (k + columns), CARRY_STAGES)
 
     stretch = STRETCH if proj.is_cuda else chunks
     cuts = [(start, min(start + stretch, chunks)) for start in range(0, chunks, stretch)]
@@ -234,7 +234,7 @@ def mix(
             turn, keys, new, last, state, before, proj, window, valid,
             proj.stride(0), channels, heads, key_dim, dim, start, stop,
             TAPS=taps, C=CHUNK, K=k, V=v, N=columns, SHARE=share if stop == chunks else 0,
-            STAGES=deep, num_warps=CARRY_WARPS, **how,
+            STAGES=deep, num_warps=WALK_WARPS, **how,
         )  # fmt: skip
 
     def answered(start: int, stop: int) -> None:

@@ -38,32 +38,39 @@ def normed_rotated(
 
 
 @triton.jit
-def rotate_rows(
-    x_ptr, scale_ptr, freq_ptr, position, mask, dim, half, eps,
-    NORM: tl.constexpr, D: tl.constexpr,
+def turn_rows(
+    x_ptr, out_ptr, scale_ptr, freq_ptr, position, mask, dim, half, eps,
+    NORM: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """`normed_rotated` of several tokens: x_ptr and position [P, 1], float32 [P, D]."""
-    at = tl.arange(0, D)[None, :]
-    inside = mask & (at < dim)
-    turned = at < 2 * half
-    partner = tl.where(at < half, at + half, at - half)
+    """`normed_rotated` of several tokens, x_ptr, out_ptr and position [P, 1], to out_ptr.
+
+    Both halves of what is rotated are tiles of their own: sine and cosine are made once for both,
+    and for no element that keeps its place.
+    """
+    kind = out_ptr.dtype.element_ty
+    at, low = tl.arange(0, D)[None, :], tl.arange(0, H)[None, :]
+    high = low + half
+    inside, turned = mask & (at < dim), mask & (low < half)
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    y = tl.load(x_ptr + partner, mask=inside & turned, other=0.0).to(tl.float32)
+    first = tl.load(x_ptr + low, mask=turned, other=0.0).to(tl.float32)
+    second = tl.load(x_ptr + high, mask=turned, other=0.0).to(tl.float32)
     if NORM:
         inverse = tl.rsqrt(tl.sum(x * x, 1) / dim + eps)[:, None]
         x = x * inverse * tl.load(scale_ptr + at, mask=at < dim, other=0.0)
-        y = y * inverse * tl.load(scale_ptr + partner, mask=turned & (at < dim), other=0.0)
-    freq = tl.load(freq_ptr + at % half, mask=turned, other=0.0)
-    angle = position.to(tl.float32) * freq
-    sign = tl.where(at < half, -1.0, 1.0)
-    return tl.where(turned, x * tl.cos(angle) + sign * y * tl.sin(angle), x)
+        first = first * inverse * tl.load(scale_ptr + low, mask=low < half, other=0.0)
+        second = second * inverse * tl.load(scale_ptr + high, mask=low < half, other=0.0)
+    angle = position.to(tl.float32) * tl.load(freq_ptr + low, mask=low < half, other=0.0)
+    cos, sin = tl.cos(angle), tl.sin(angle)
+    tl.store(out_ptr + at, x.to(kind), mask=inside & (at >= 2 * half))
+    tl.store(out_ptr + low, (first * cos - second * sin).to(kind), mask=turned)
+    tl.store(out_ptr + high, (second * cos + first * sin).to(kind), mask=turned)
 
 
 @triton.jit
 def place_kernel(
     q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, out_ptr, q_scale_ptr, k_scale_ptr, freq_ptr,
     position_ptr, valid_ptr, row_stride, q_head, heads, kv_heads, capacity, dim, half, eps,
-    NORM: tl.constexpr, P: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, P: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One head of P tokens: queries to the output, keys or values to their slots."""
     begin(PDL)
@@ -73,20 +80,16 @@ def place_kernel(
     at = tl.arange(0, D)[None, :]
     mask = real & (at < dim)
     if head < heads:
-        x = rotate_rows(
-            q_ptr + row * row_stride + head * q_head, q_scale_ptr, freq_ptr, position, real, dim,
-            half, eps, NORM, D,
+        turn_rows(
+            q_ptr + row * row_stride + head * q_head, out_ptr + (row * heads + head) * dim,
+            q_scale_ptr, freq_ptr, position, real, dim, half, eps, NORM, H, D,
         )  # fmt: skip
-        spot = out_ptr + (row * heads + head) * dim + at
-        tl.store(spot, x.to(out_ptr.dtype.element_ty), mask=mask)
     elif head < heads + kv_heads:
         kv = head - heads
-        x = rotate_rows(
-            k_ptr + row * row_stride + kv * dim, k_scale_ptr, freq_ptr, position, real, dim,
-            half, eps, NORM, D,
+        turn_rows(
+            k_ptr + row * row_stride + kv * dim, keys_ptr + (kv * capacity + position) * dim,
+            k_scale_ptr, freq_ptr, position, real, dim, half, eps, NORM, H, D,
         )  # fmt: skip
-        spot = keys_ptr + (kv * capacity + position) * dim + at
-        tl.store(spot, x.to(keys_ptr.dtype.element_ty), mask=mask)
     else:
         kv = head - heads - kv_heads
         v = tl.load(v_ptr + row * row_stride + kv * dim + at, mask=mask, other=0.0)
@@ -115,7 +118,7 @@ def place(
         q, k, v, keys, values, out, q if q_scale is None else q_scale,
         k if k_scale is None else k_scale, freq, position, valid,
         q.stride(0), q.stride(1), heads, kv, keys.shape[1], dim, freq.shape[0], eps,
-        NORM=q_scale is not None, P=PLACED, D=triton.next_power_of_2(dim), num_warps=4,
-        **early(q),
+        NORM=q_scale is not None, P=PLACED, H=triton.next_power_of_2(freq.shape[0]),
+        D=triton.next_power_of_2(dim), num_warps=4, **early(q),
     )  # fmt: skip
     return out

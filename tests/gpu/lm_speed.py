@@ -144,66 +144,85 @@ def profile() -> None:
 
 
 def sweep() -> None:
-    """What is undecided, one setting at a time beside the present ones; then single kernels.
+    """What is undecided, beside the present settings, and what long prompts then cost whole.
 
-    Whoever loses in every replay is deleted. A minute and a half, most of it compiling.
+    Whoever loses is deleted. A minute with an empty kernel cache, most of it compiling.
     """
+    found: dict[str, float] = {}
+
+    def note(name: str, ms: float) -> None:
+        found[name] = ms
+        say(f'{name}: {ms:.4f} ms')
+
+    sweep_mix(note)
+    sweep_attention(note)
+    results['sweep'] = found
+    from flashrt_policies.hybrid_lm import schedule
+
+    before = schedule.CUDA_UNITS
+    schedule.CUDA_UNITS = (*before, 2 * before[-1], 4 * before[-1])
+    bench = bench_model(17000)
+    schedule.CUDA_UNITS = before
+    lm, whole = bench.lm, bench.lm.units
+    for largest in whole[-3:]:
+        lm.units = tuple(unit for unit in whole if unit <= largest)
+        for length in (2048, 4096, 8192, 16384):
+            tokens, samples = bench.words(length), []
+            for _ in range(8):
+                start = time.perf_counter()
+                bench.cold(tokens)
+                samples.append((time.perf_counter() - start) * 1e3)
+            note(f'cold {length}, units up to {largest}', statistics.median(samples[2:]))
+    results['sweep'] = found
+
+
+def sweep_mix(note: Callable[[str, float], None]) -> None:
+    """The delta rule's stretches and how deep its walk loads; leaves the best setting in place."""
     import lm_kernel_cases as cases
 
-    from flashrt_policies.kernels import decode_triton, delta_chunk_triton, norm_triton
     from flashrt_policies.kernels import gated_delta_triton as gd
-    from flashrt_policies.kernels import linear_triton as lt
 
     d = cases.Draw('cuda', torch.bfloat16, 0)
     dims, norm = (16, 16, 128, 128), d.wide(128)
-    replays = {rows: cases.delta_inputs(d, rows, dims, 4) for rows in (64, 2048, 4096)}
-    found: dict[str, float] = {}
-
-    def mixed(name: str) -> None:
+    replays = {rows: cases.delta_inputs(d, rows, dims, 4) for rows in (64, 2048, 4096, 8192)}
+    totals: dict[tuple[int, int], float] = {}
+    for setting in ((3, 16), (2, 16), (2, 14), (2, 12), (2, 10), (2, 20), (3, 14), (3, 16)):
+        gd.CARRY_STAGES, gd.STRETCH = setting
+        totals[setting] = 0.0
         for rows, inputs in replays.items():
-            call = partial(gd.mix, *inputs, norm, 1e-6, d.number(rows), dims)
-            found[f'mix {rows}: {name}'] = gpu_ms(call)
-            say(f'mix {rows}: {name}: {found[f"mix {rows}: {name}"]:.4f} ms')
+            ms = gpu_ms(partial(gd.mix, *inputs, norm, 1e-6, d.number(rows), dims))
+            note(f'mix {rows}: stages, stretch {setting}', ms)
+            totals[setting] += ms / rows
+    best = min(totals, key=lambda setting: totals[setting])
+    gd.CARRY_STAGES, gd.STRETCH = best
+    say('stages, stretch of the models below:', best)
 
-    mixed('as it is')
-    for module, name, values in (
-        (delta_chunk_triton, 'INVERSE', ('bf16x3',)),
-        (gd, 'PREPARE_WARPS', (8,)),
-        (gd, 'READ_WARPS', (8,)),
-        (gd, 'CARRY_WARPS', (8,)),
-        (gd, 'TAPS_ROWS', (4, 16)),
-        (gd, 'STRETCH', (8, 32)),
-    ):
-        before = getattr(module, name)
-        for value in values:
-            setattr(module, name, value)
-            mixed(f'{name} {value}')
-        setattr(module, name, before)
-    mixed('as it is, again')
-    one = cases.delta_inputs(d, 1, dims, 4)
-    for warps in (8, 16, 32):
-        decode_triton.STEP_WARPS = warps
-        step = partial(decode_triton.delta_step, *one, norm, 1e-6, dims)
-        found[f'delta step, {warps} warps'] = gpu_ms(step)
-        say(f'delta step, {warps} warps: {found[f"delta step, {warps} warps"] * 1e3:.1f} us')
-    decode_triton.STEP_WARPS = 16
-    x, y, z, scale = d.normal(1, 1024), d.normal(1, 2048), d.normal(1, 3584), d.wide(1024)
-    w_in, w_out, w_pair = d.normal(8224, 1024), d.normal(1024, 2048), d.normal(7168, 1024)
-    w_down, w_head = d.normal(1024, 3584), d.normal(248320, 1024)
-    few, many = d.normal(64, 1024), d.normal(2048, 1024)
-    for name, call in (
-        ('row in', lambda: lt.row(x, w_in, scale=scale, eps=1e-6)),
-        ('row out', lambda: lt.row(y, w_out, add=x)),
-        ('row pair', lambda: lt.row(x, w_pair, scale=scale, eps=1e-6, pair=True)),
-        ('row down', lambda: lt.row(z, w_down, add=x)),
-        ('row head', lambda: lt.row(x, w_head)),
-        ('library head', lambda: torch.mm(x, w_head.T)),
-        ('norm 64', lambda: norm_triton.add_rms_norm(few, few, scale, 1e-6)),
-        ('norm 2048', lambda: norm_triton.add_rms_norm(many, many, scale, 1e-6)),
-    ):
-        found[name] = gpu_ms(call)
-        say(f'{name}: {found[name] * 1e3:.1f} us')
-    results['sweep'] = found
+
+def sweep_attention(note: Callable[[str, float], None]) -> None:
+    """Keys of one split; what placing costs."""
+    import lm_kernel_cases as cases
+
+    from flashrt_policies.kernels import attention_triton, place_triton
+
+    d = cases.Draw('cuda', torch.bfloat16, 0)
+    keys, values = d.normal(2, 17408, 256), d.normal(2, 17408, 256)
+    freq, scale = d.wide(32), d.wide(256)
+    for rows, position in ((64, 15360), (1024, 15360), (2048, 14336), (4096, 4096), (4096, 12288)):
+        proj = d.normal(rows, 8 * 512 + 2 * 2 * 256)
+        wide, k, v = proj.split((8 * 512, 512, 512), 1)
+        q, gate = wide.unflatten(1, (8, 512)).split(256, 2)
+        k, v = k.unflatten(1, (2, 256)), v.unflatten(1, (2, 256))
+        at, count = d.number(position), d.number(rows)
+        fitting = (keys, values, at, count)
+        call = partial(place_triton.place, q, k, v, *fitting, freq, scale, scale, 1e-6)
+        note(f'place {rows}', gpu_ms(call))
+        placed = call()
+        before = attention_triton.SPLIT
+        for split in (4096, 8192):
+            attention_triton.SPLIT = split
+            call = partial(attention_triton.attend, placed, *fitting, gate)
+            note(f'attend {rows} at {position}, splits of {split}', gpu_ms(call))
+        attention_triton.SPLIT = before
 
 
 def bench() -> None:

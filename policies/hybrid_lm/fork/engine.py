@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flashrt_ros.contract.buffer import Buffer
     from flashrt_ros.contract.context import Context
 
-KERNELS = 'fork/2'  # grows with every change of a kernel's bits
+KERNELS = 'fork/3'  # grows with every change of a kernel's bits
 Tail = Callable[[Tables, Tensor], None]
 
 

@@ -19,18 +19,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.delta_chunk_triton import inverse_precision, prepare, read, settled
+from flashrt_policies.kernels.delta_chunk_triton import (
+    PREPARE_WARPS,
+    READ_WARPS,
+    WALK_COLUMNS,
+    WALK_WARPS,
+    inverse_precision,
+    prepare,
+    read,
+    settled,
+)
 from flashrt_policies.kernels.fork.delta import DeltaSlots
 from flashrt_policies.kernels.fork.stream import COLUMNS, Tables
 from flashrt_policies.kernels.fork.walk_triton import branch_kernel, trunk_kernel
 from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
 from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 
-WALK_COLUMNS = 64  # columns of the state that one program of the walk holds
 TAPS_ROWS, TAPS_WIDTH = 8, 1024
-PREPARE_WARPS = 4
-WALK_WARPS = 4
-READ_WARPS = 4
 # From this many rows on, chunks are taken in stretches.
 LONG, STRETCHES = 1024, 4
 
