@@ -22,15 +22,19 @@ from flashrt_ros.contract.graph import ShapeKey
 PEERS = ('full-copy',)
 
 
+Floor = tuple[Times, str]  # with how it was found
+
+
 def row(
-    work: str, ours: Times, peer: Times | str | None = None, floor: tuple[float, str] | None = None
+    work: str, ours: Times, peer: Times | str | None = None, floor: Floor | None = None
 ) -> Row:
     """Times in microseconds."""
     made = Row(work, round(ours.p50, 2), 'us', spread=ours.spread())
     if peer is not None:
         made.peers['full-copy'] = peer if isinstance(peer, str) else round(peer.p50, 2)
     if floor is not None:
-        made.floor = {'value': round(floor[0], 2), 'how': floor[1]}
+        times, how = floor
+        made.floor = {'value': round(times.p50, 2), 'how': how, 'p99': times.spread()['p99']}
     return made
 
 
@@ -63,9 +67,9 @@ def one_copy(ctx: Context, nbytes: int) -> Callable[[], object]:
     return lambda: target.copy_(source)
 
 
-def floor_of(times: Times, nbytes: int) -> tuple[float, str]:
-    """The figure of `one_copy` with its words."""
-    return times.p50, f'one copy of {nbytes} bytes, measured in turn with it'
+def floor_of(times: Times, nbytes: int) -> Floor:
+    """The figures of `one_copy` with their words."""
+    return times, f'one copy of {nbytes} bytes, measured in turn with it'
 
 
 def robot_rows(device: str, runs: int) -> list[Row]:
@@ -132,6 +136,7 @@ def turn_rows(planner: Planner, lengths: Sequence[int], runs: int) -> list[Row]:
         while taken:
             registry.evict(taken.pop())
         session.restore(start)
+        planner.wait()  # a processor that waited long is slow at first, at any length
         planner.grow()
         session.rollback(start)
         planner.grow()
@@ -230,7 +235,7 @@ def host_rows(planner: Planner, length: int, runs: int) -> list[Row]:
         (f'demote {label(length)}', demote, plain_down),
         (f'promote {label(length)}', promote, plain_up),
     ):
-        made = row(work, ours, None, (floor.p50, f'one pinned copy of {nbytes} bytes, measured'))
+        made = row(work, ours, None, (floor, f'one pinned copy of {nbytes} bytes, measured'))
         made.spread['of_pinned_bandwidth'] = round(floor.p50 / ours.p50, 4)
         rows.append(made)
     up()
@@ -277,11 +282,8 @@ def replay_row(planner: Planner, capsule: Capsule) -> Row:
         while len(idle) < len(busy):
             idle += report.timed(replay, wait, 1, warm=0).samples
             under_way = registry.leaving > 0
-    at_rest = Times(tuple(idle))
     how = 'the same replay in turn with it, as many after a demotion that is done'
-    made = row('replay beside demotion', Times(tuple(busy)), None, (at_rest.p50, how))
-    made.floor['p99'] = at_rest.spread()['p99']
-    return made
+    return row('replay beside demotion', Times(tuple(busy)), None, (Times(tuple(idle)), how))
 
 
 def measure(

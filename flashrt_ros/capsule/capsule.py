@@ -179,7 +179,7 @@ class Capsule:
 
     def __del__(self) -> None:
         if getattr(self, 'tiers', None):
-            self._registry.collect_later(self.tips, self.tiers, self.lineage)
+            self._registry.gone(self.tips, self.tiers, self.lineage)
 
     def __repr__(self) -> str:
         return f'Capsule({self.boundary!r}, position={self.position}, tier={self.tier!r})'

@@ -75,9 +75,9 @@ class Launcher:
         self._driver: Any = _driver()
         if getattr(metadata, 'global_scratch_size', 0) or metadata.num_ctas != 1:
             self._driver = None  # needs what only Triton's launch provides
-        self(1, *args)
+        self.start(1, *args)
 
-    def __call__(self, programs: int, *args: int) -> None:
+    def start(self, programs: int, *args: int) -> None:
         """Start so many programs."""
         if self._driver is not None and (
             self._alone or torch.cuda.current_device() == self._device.index

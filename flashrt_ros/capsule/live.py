@@ -75,7 +75,7 @@ class Live:
     def __del__(self) -> None:
         kept = tuple(node for node in getattr(self, '_kept', ()) if node is not None)
         if kept and self.registry is not None:
-            self.registry.collect_later(kept, {'gpu'}, None)
+            self.registry.gone(kept, {'gpu'}, None)
 
     def check(self) -> None:
         """Raise `ReboundError` when a buffer's memory was replaced."""
@@ -143,10 +143,12 @@ class Live:
                     (index, node.blocks['gpu'], node.begin, node.end, first, last)
                     for node, first, last in text.pieces(same)
                 ]
-        self.mover.load(fixed, pieces)
-        # The device is at work from here on; the books are kept meanwhile.
-        for buffer in self._buffers:
-            buffer._touches += 1
+        try:
+            self.mover.load(fixed, pieces)
+            # The device is at work from here on; the books are kept meanwhile.
+        finally:
+            for buffer in self._buffers:
+                buffer._touches += 1
         self.settle(texts, written=True)
 
     def save(self, blocks: Sequence[Block], growths: Sequence[Growth]) -> None:

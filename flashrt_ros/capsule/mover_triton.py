@@ -217,6 +217,8 @@ class TritonMover:
         self._rows = len(rows)
         self._table = torch.tensor(rows or [(0, 0, 0)], dtype=torch.int64, device=device)
         self._address = self._table.data_ptr()  # [rows, 3]
+        # Instead of a piece of a rope, which no program copies then.
+        self._no_piece = (self._address, self._address, 0, 0, 0, 0, 1)
         self._ropes = [RopeTable(rope, device) for rope in layout.ropes]
         self._units = _Units(stream, device) if self._ropes else None
         scratch = torch.zeros(256, dtype=torch.uint8, device=device)
@@ -238,37 +240,34 @@ class TritonMover:
 
     def save(self, fixed: Block, pieces: Sequence[Piece]) -> None:
         """Live buffers into blocks; one launch, and one more per further rope."""
-        self._both(self._save, fixed.address, self._rows, pieces[0] if pieces else None)
-        for piece in pieces[1:]:
-            self._both(self._save, fixed.address, 0, piece)
+        self._each(self._save, fixed.address, self._rows, pieces)
 
     def load(self, fixed: Block, pieces: Sequence[Piece]) -> None:
         """Blocks into the live buffers; one launch, and one more per further rope."""
         rows = self._rows
-        if not pieces:
-            self._both(self._load, fixed.address, rows, None)
+        if len(pieces) < 2:
+            self._each(self._load, fixed.address, rows, pieces)
             return
         for rope in dict.fromkeys([piece[0] for piece in pieces]):
             of_rope = [piece for piece in pieces if piece[0] == rope]
             if len(of_rope) == 1:
-                self._both(self._load, fixed.address, rows, of_rope[0])
+                self._each(self._load, fixed.address, rows, of_rope)
             else:
                 self._all(fixed.address, rows, rope, of_rope)
             rows = 0
 
-    def _both(self, way: Launcher, block: int, rows: int, piece: Piece | None) -> None:
+    def _each(self, way: Launcher, block: int, rows: int, pieces: Sequence[Piece]) -> None:
         table = self._address
-        if piece is None:
-            if rows:
-                way(rows, table, block, rows, table, block, 0, 0, 0, 0, 1)
-            return
-        index, kept, begin, end, first, last = piece
-        rope, many = self._ropes[index], last - first
-        chunks = rope.chunks(many)
-        way(
-            rows + rope.rows * chunks, table, block, rows,
-            rope.address, kept.address, begin, end - begin, first, many, chunks,
-        )  # fmt: skip
+        if not pieces and rows:
+            way.start(rows, table, block, rows, *self._no_piece)
+        for index, kept, begin, end, first, last in pieces:
+            rope, many = self._ropes[index], last - first
+            chunks = rope.chunks(many)
+            way.start(
+                rows + rope.rows * chunks, table, block, rows,
+                rope.address, kept.address, begin, end - begin, first, many, chunks,
+            )  # fmt: skip
+            rows = 0
 
     def _all(self, block: int, rows: int, index: int, pieces: Sequence[Piece]) -> None:
         rope = self._ropes[index]
@@ -277,7 +276,7 @@ class TritonMover:
         for start in range(0, len(units), _UNITS):
             part = units[start : start + _UNITS]
             self._units.fill(part)
-            self._many(
+            self._many.start(
                 rows + len(part) * rope.rows, self._address, block, rows,
                 self._units.address, rope.address, rope.rows,
             )  # fmt: skip

@@ -106,20 +106,18 @@ class Registry:
 
     def ready(self, capsule: Capsule, stream: Stream) -> None:
         """All bytes of the capsule are in the gpu tier for what `stream` does next."""
-        if 'gpu' in capsule.tiers:
-            self._roster.stay(capsule, 'gpu')
-            if self._writer is not None:
-                self._writer.stay(capsule)
-            self._roster.touch(capsule)
-        else:
+        if 'gpu' not in capsule.tiers:
             self.promote(capsule, 'gpu')
         self._memory.await_arrivals(stream)
 
-    def collect_later(
-        self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None
-    ) -> None:
+    def used(self, capsule: Capsule) -> None:
+        """It was restored: it leaves the gpu tier after all others."""
+        self._stay(capsule, 'gpu')
+        self._roster.touch(capsule)
+
+    def gone(self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None) -> None:
         """Somebody was garbage collected, perhaps in the middle of our own work."""
-        self._roster.collect_later(tips, tiers, lineage)
+        self._roster.gone(tips, tiers, lineage)
 
     def adopt(self, layout: Layout, fingerprint: Fingerprint) -> None:
         """Open every stored capsule of this deployment; `refused` says why others were not.

@@ -37,9 +37,9 @@ class Roster:
         self._memory = memory
         self._lock = lock
         self._keep = keep
-        self._kept: dict[int, Capsule] = {}
-        self._order: OrderedDict[int, Lineage] = OrderedDict()  # least recently used first
-        self._busy: list[int] = []
+        self._kept: dict[Lineage, Capsule] = {}
+        self._order: OrderedDict[Lineage, None] = OrderedDict()  # least recently used first
+        self._busy: list[Lineage] = []
         self._leaving: deque[_Leaving] = deque()
         self._garbage: deque[tuple[tuple[Segment, ...], set[str], Lineage | None]] = deque()
 
@@ -47,7 +47,7 @@ class Roster:
     def members(self) -> tuple[Capsule, ...]:
         """All capsules, least recently used first."""
         with self._lock:
-            found = [place.capsule for place in self._order.values()]
+            found = [place.capsule for place in self._order]
         return tuple(capsule for capsule in found if capsule is not None)
 
     @property
@@ -57,31 +57,31 @@ class Roster:
 
     def add(self, capsule: Capsule) -> None:
         """A new member."""
-        self._order[id(capsule.lineage)] = capsule.lineage
+        self._order[capsule.lineage] = None
         if self._keep:
-            self._kept[id(capsule.lineage)] = capsule
+            self._kept[capsule.lineage] = capsule
 
     def keep(self, capsule: Capsule) -> None:
         """Hold a member until `remove`, whoever refers to it."""
-        self._kept[id(capsule.lineage)] = capsule
+        self._kept[capsule.lineage] = capsule
 
     def touch(self, capsule: Capsule) -> None:
         """It was used just now."""
-        self._order.move_to_end(id(capsule.lineage))
+        self._order.move_to_end(capsule.lineage)
 
     def remove(self, capsule: Capsule) -> None:
         """It leaves every tier, for good."""
         self.stay(capsule)
-        self.collect_later(capsule.tips, set(capsule.tiers), None)
+        self.gone(capsule.tips, set(capsule.tiers), None)
         capsule.tiers.clear()
-        self._order.pop(id(capsule.lineage), None)
-        self._kept.pop(id(capsule.lineage), None)
+        self._order.pop(capsule.lineage, None)
+        self._kept.pop(capsule.lineage, None)
         capsule.lineage.end()
         self.collect()
 
     def busy(self, capsule: Capsule) -> bool:
         """True between `begin` and `finish`."""
-        return id(capsule.lineage) in self._busy
+        return capsule.lineage in self._busy
 
     @contextmanager
     def at_work(self, capsule: Capsule) -> Iterator[None]:
@@ -95,12 +95,12 @@ class Roster:
     def begin(self, capsule: Capsule) -> None:
         """Until as many `finish`, the capsule leaves no tier."""
         with self._lock:
-            self._busy.append(id(capsule.lineage))
+            self._busy.append(capsule.lineage)
 
     def finish(self, capsule: Capsule) -> None:
         """See `begin`."""
         with self._lock:
-            self._busy.remove(id(capsule.lineage))
+            self._busy.remove(capsule.lineage)
 
     def leave(self, capsule: Capsule, tier: str) -> None:
         """Out of a tier now; waits for copies that may still read or write its blocks."""
@@ -122,11 +122,16 @@ class Roster:
                 if leaving.capsule is capsule and tier in (leaving.tier, None):
                     self._leaving.remove(leaving)
 
-    def collect_later(
-        self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None
-    ) -> None:
-        """Somebody is gone, perhaps in the middle of our own work; its blocks come back soon."""
+    def gone(self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None) -> None:
+        """Somebody is gone; its blocks come back at once, or with the work that goes on now."""
         self._garbage.append((tips, tiers, lineage))
+        # Python collects anywhere, also in the middle of our own work.
+        free = not self._lock._is_owned()  # type: ignore[attr-defined]
+        if free and self._lock.acquire(blocking=False):
+            try:
+                self.collect()
+            finally:
+                self._lock.release()
 
     def collect(self) -> None:
         """Free what those who are gone left behind, and what is done leaving. Never waits."""
@@ -138,7 +143,7 @@ class Roster:
                     for tip in tips:
                         tip.release(tier)
             if lineage is not None:
-                self._order.pop(id(lineage), None)
+                self._order.pop(lineage, None)
                 lineage.end()
         for leaving in tuple(self._leaving) if self._leaving else ():
             # One that is being written to disk leaves later.

@@ -160,6 +160,7 @@ class Session:
             if capsule.host:
                 live.write_host(capsule.host)
             live.load(capsule.fixed.blocks['gpu'], capsule.texts)
+            registry.used(capsule)
             registry.collect()
         self._head = capsule.lineage
         if suffix is not None:

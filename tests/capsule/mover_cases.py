@@ -20,7 +20,7 @@ from flashrt_ros.capsule.arena import Arena
 from flashrt_ros.capsule.closure import Closure
 from flashrt_ros.capsule.cursor import Cursor
 from flashrt_ros.capsule.layout import Layout
-from flashrt_ros.capsule.mover import Piece, TensorMover
+from flashrt_ros.capsule.mover import TensorMover
 from flashrt_ros.contract.context import Context
 
 SHAPES = {
@@ -50,6 +50,34 @@ def numbers_from_arrays() -> None:
     interpreter._patch_lang_tensor = patched
 
 
+launches: list[int] = []  # programs of each
+
+
+class Interpreted:
+    """Stands in for the launcher: the interpreter runs the programs."""
+
+    def __init__(self, kernel, stream, device, args, warps, **constants) -> None:  # type: ignore[no-untyped-def]
+        self.kernel, self.constants = kernel, constants
+
+    def start(self, programs: int, *args: int) -> None:
+        """Run so many programs."""
+        launches.append(programs)
+        self.kernel[(programs, 1, 1)](*args, **self.constants)
+
+
+class Units:
+    """Stands in for the table on the device."""
+
+    def __init__(self, *args: object) -> None:
+        self.table = np.zeros((99, 6), np.int64)
+        self.address = self.table.ctypes.data
+
+    def fill(self, rows: np.ndarray) -> None:
+        """What is launched next finds `rows`."""
+        assert rows.dtype == np.int64
+        self.table[: len(rows)] = rows
+
+
 def check(shape: str) -> None:
     """Save and load by the kernels what the plain mover saves and loads."""
     torch.manual_seed(3)
@@ -68,25 +96,10 @@ def check(shape: str) -> None:
     lives = [b.tensor.reshape(-1).view(torch.uint8) for b in (*fixed, *rope)]
     for live in lives:
         live.random_(0, 255)
-    chunk = kernels.CHUNK
-    rows = torch.tensor(
-        [
-            (buffer.address + start, offset + start, min(chunk, buffer.nbytes - start))
-            for buffer, offset in layout.fixed
-            for start in range(0, buffer.nbytes, chunk)
-        ]
-    )
-    rows = low(rows) if shape == 'odd' else rows
-    table = kernels.RopeTable(layout.ropes[0], ctx.device)
-
-    def both(save: bool, block: int, piece: Piece) -> None:
-        _, kept, begin, end, first, last = piece
-        chunks = table.chunks(last - first)
-        kernels.copy_both[(len(rows) + table.rows * chunks, 1, 1)](
-            rows.data_ptr(), block, len(rows), table.address, kept.address,
-            begin, end - begin, first, last - first, chunks, SAVE=save, CHUNK=chunk,
-        )  # fmt: skip
-
+    ours = kernels.TritonMover(layout, ctx.current_stream(), ctx.device)
+    if shape == 'odd':
+        ours._table = low(ours._table)
+        ours._address = ours._table.data_ptr()
     blocks = [arena.take(layout.fixed_bytes) for _ in '12']
     pieces = [
         (0, arena.take(layout.ropes[0].stride * 43), 7, 50, 7, 50),
@@ -94,7 +107,7 @@ def check(shape: str) -> None:
     ]
     for block in (*blocks, pieces[0][1], pieces[1][1]):
         block.tensor.fill_(170)
-    both(True, blocks[0].address, pieces[0])
+    ours.save(blocks[0], [pieces[0]])
     plain.save(blocks[1], [pieces[1]])
     assert torch.equal(blocks[0].tensor, blocks[1].tensor)
     assert torch.equal(pieces[0][1].tensor, pieces[1][1].tensor)
@@ -105,29 +118,24 @@ def check(shape: str) -> None:
         block = arena.take(layout.ropes[0].stride * (end - begin))
         block.tensor.random_(0, 255)
         more.append((0, block, begin, end, begin, end - (end - begin) // 3))
-    found = []
-    for ours in (True, False):
-        for live in lives:
-            live.fill_(9)
-        if ours:
-            both(False, blocks[0].address, part)
-            for live in lives[: len(fixed)]:
-                live.fill_(9)  # the next launch loads them as well
-            units = kernels.describe(more, table.longest)
-            assert units.dtype == np.int64
-            kernels.copy_many[(len(rows) + len(units) * table.rows, 1, 1)](
-                rows.data_ptr(), blocks[0].address, len(rows),
-                units.ctypes.data, table.address, table.rows,
-                SAVE=False, CHUNK=chunk, MANY=kernels.MANY_CHUNK,
-            )  # fmt: skip
-        else:
-            plain.load(blocks[0], [part, *more])
-        found.append([live.clone() for live in lives])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    many = len(kernels.describe(more, ours._ropes[0].longest))
+    for loads in ([], [part], more):
+        launches.clear()
+        found = []
+        for mover in (ours, plain):
+            for live in lives:
+                live.fill_(9)
+            mover.load(blocks[0], loads)
+            found.append([live.clone() for live in lives])
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        assert len(launches) == 1, launches
+    assert launches == [len(ours._table) + many * ours._ropes[0].rows]
 
 
 if __name__ == '__main__':
     numbers_from_arrays()
+    kernels.Launcher, kernels._Units = Interpreted, Units  # type: ignore[misc, assignment]
+    torch.cuda.synchronize = lambda device: None
     for name in SHAPES:
         check(name)
         print(f'{name}: the same bytes')

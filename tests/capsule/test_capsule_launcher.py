@@ -72,18 +72,18 @@ def make() -> tuple[Kernel, Launcher]:
 
 def test_the_driver_reads_grid_stream_and_arguments(driver: list[Any]) -> None:
     """Wide and narrow ones, and null for the scratch that Triton appends."""
-    kernel, start = make()
+    kernel, made = make()
     assert kernel.own == [(1, (WIDE, NARROW))]  # compiled by running once
-    start(99, WIDE + 16, 2**31 - 1)
+    made.start(99, WIDE + 16, 2**31 - 1)
     assert driver[-1] == (99, 256, 32, 0x55, 0xABC, [WIDE + 16, 2**31 - 1, 0, 0])
     assert len(kernel.own) == 1
 
 
 def test_a_refused_launch_goes_tritons_own_way(driver: list[Any]) -> None:
     """Planted fault: a thread without a context. Nothing is lost, and nothing runs twice."""
-    kernel, start = make()
+    kernel, made = make()
     driver[0] = 201
-    start(3, WIDE, NARROW)
+    made.start(3, WIDE, NARROW)
     assert kernel.own[1:] == [(3, (WIDE, NARROW, True))]
 
 

@@ -40,13 +40,13 @@ def kernel_launches(mover: Mover) -> list[int]:
     """Programs of every launch from now on; stays empty where there are no kernels."""
     found: list[int] = []
     for name in ('_load', '_many'):
-        if (launch := getattr(mover, name, None)) is not None:
+        if (launcher := getattr(mover, name, None)) is not None:
 
-            def counted(programs: int, *args: int, launch: Any = launch) -> None:
+            def counted(programs: int, *args: int, start: Any = launcher.start) -> None:
                 found.append(programs)
-                launch(programs, *args)
+                start(programs, *args)
 
-            setattr(mover, name, counted)
+            launcher.start = counted
     return found
 
 

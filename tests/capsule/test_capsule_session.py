@@ -265,6 +265,27 @@ def test_without_a_registry_capsules_live_as_long_as_they_are_referenced(brain: 
     assert session.registry.usage('gpu').capsules == 1
 
 
+def test_a_dropped_capsule_gives_its_blocks_back_at_once(brain: Any) -> None:
+    """With the last reference; in the middle of the registry's own work, with the next call."""
+    session = brain.session()
+    arena = session.registry._memory.arenas['gpu']
+    kept = session.snapshot('kept')
+    once = arena.used
+    for busy in (False, True):
+        dropped = session.snapshot('dropped')
+        assert arena.used > once
+        if busy:
+            with session.registry.lock:
+                del dropped
+                gc.collect()
+                assert arena.used > once
+            session.restore(kept)
+        else:
+            del dropped
+            gc.collect()
+        assert arena.used == once
+
+
 def test_a_foreign_capsule_is_refused(brain: Any) -> None:
     """Planted fault: a capsule of another registry."""
     capsule = brain.session(Registry(brain.ctx, gpu_bytes=1 << 20)).snapshot('here')
