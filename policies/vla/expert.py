@@ -12,14 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flashrt_policies.kernels.vla.attention import attend
-from flashrt_policies.kernels.vla.linear import (
-    Stream,
-    pairs,
-    project_add,
-    project_gated,
-    project_heads,
-)
+from flashrt_policies.kernels.vla.joint import project_attend
+from flashrt_policies.kernels.vla.linear import Stream, pairs, project_add, project_gated
 from flashrt_policies.kernels.vla.matrix import Matrix, quantised
 from flashrt_policies.kernels.vla.rope import Rotary
 from flashrt_policies.vla.sizes import Stack
@@ -111,7 +105,7 @@ class Expert:
         self.kind = 'gelu' if gemma else 'silu'
         self.eps = 1e-6 if gemma else 1e-5
         self.layers: list[Layer] = []
-        self.cross: dict[int, tuple[Tensor, Tensor]] = {}
+        cross: list[Tensor] = []
         width, mlp, offset = sizes.width, sizes.mlp, float(gemma)
         store = quantised if float8 else Matrix
         for i in range(sizes.layers):
@@ -119,7 +113,7 @@ class Expert:
             inner = sizes.heads.kv * sizes.heads.dim if i in crossing else width
             q, k, v, out = take_attention(source, layer, sizes, inner)
             if i in crossing:
-                self.cross[i] = (self._in_pairs(k), v)
+                cross += (self._in_pairs(k), v)
             qkv = q if i in crossing else torch.cat((q, k, v))
             gate, up = (
                 source.take(f'{layer}mlp.{name}_proj.weight', mlp, width)
@@ -137,6 +131,24 @@ class Expert:
                     i in crossing,
                 )
             )  # fmt: skip
+
+        # Crossing layers and their maps of the prefix's keys and values, [2 C, KV D, KV D].
+        self.crossing = torch.tensor(sorted(crossing), device=source.device)
+        self.cross = torch.stack(cross) if cross else None
+
+    def make_cross(self, kv: Tensor, rows: int) -> None:
+        """Make what crossing layers attend to of the prefix's keys and values, in place.
+
+        Args:
+            kv: [L, 2, P + T, KV, D].
+            rows: how many of the prefix's tokens there are.
+        """
+        if self.cross is None:
+            return
+        kept = kv[:, :, :rows]
+        found = kept.index_select(0, self.crossing)  # [C, 2, rows, KV, D]
+        made = torch.bmm(found.flatten(3).flatten(0, 1), self.cross.mT)
+        kept.index_copy_(0, self.crossing, made.view(found.shape))
 
     def _in_pairs(self, weight: Tensor) -> Tensor:
         """Return a map of keys [KV D, KV D] with its columns in the order keys have here."""
@@ -161,25 +173,21 @@ class Expert:
             table: cosines and sines.
             positions: int32 [T] among all tokens, and among the action tokens alone.
             ranks: int32 of the action tokens [T], and of all tokens [P + T].
-            kv: keys and values [L, 2, P + T, KV, D]; the last T are written.
+            kv: keys and values [L, 2, P + T, KV, D]; the last T are the tokens' own.
             following: float32 [W], scale of the norm behind the stack.
 
         Returns:
             the residual stream that is left in `x`.
         """
-        tokens, stream = x.shape[0], Stream(x)
+        stream = Stream(x)
         behind = [layer.norm1.at(step)[0] for layer in self.layers[1:]] + [following]
         for i, layer in enumerate(self.layers):
-            keys, values = kv[i]
-            own = keys[-tokens:], values[-tokens:]
             scale, bias, gate = layer.norm1.at(step)
             place = positions[int(layer.crossing)]
-            q = project_heads(
-                stream, layer.qkv, bias, scale, self.eps, table, place, self.sizes.heads, *own
-            )
-            if layer.crossing:
-                keys, values = keys[:-tokens], values[:-tokens]
-            y = attend(q, keys, values, ranks[0], ranks[1][: keys.shape[0]])
+            y = project_attend(
+                stream, layer.qkv, bias, scale, self.eps, table, place, ranks, self.sizes.heads,
+                kv[i],
+            )  # fmt: skip
             scale, bias, last = layer.norm2.at(step)
             project_add(stream, y.flatten(1), layer.out, gate, scale)
             h = project_gated(stream, layer.gate_up, bias, scale, self.eps, self.kind)

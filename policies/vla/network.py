@@ -171,10 +171,7 @@ class Network:
         keys, values = [layer[0, :rows] for layer in kv], [layer[1, :rows] for layer in kv]
         places, ranks = self.positions(length)[:rows], self.ranks(length)[:rows]
         self.prefix(x, self.table, places, ranks, keys, values)
-        self._after_prefix(keys, values)
-
-    def _after_prefix(self, keys: list[Tensor], values: list[Tensor]) -> None:
-        """Do what is left to do with the prefix's keys; nothing, as a rule."""
+        self.expert.make_cross(kv, rows)
 
     def denoise(
         self,
@@ -191,7 +188,7 @@ class Network:
             x: noise [H, A], float32; becomes the chunk in the network's units.
             length: int64 [1], tokens of the prompt that count.
             state: float32 [P].
-            kv: keys and values of the prefix; the actions' rows are written.
+            kv: keys and values of the prefix; the actions' rows are free to write to.
             previous: the chunk before, float32 [H, A], in the network's units.
             pace: int64 [2], ticks since its observation (0 = there is none), ticks until the new
                 chunk takes effect.

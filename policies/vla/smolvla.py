@@ -53,11 +53,6 @@ class SmolVla(Network):
         last = F.linear(state.to(self.dtype)[None], self.state, self.state_bias)
         return torch.cat((features * root, F.embedding(words, self.words) * root, last))
 
-    def _after_prefix(self, keys: list[Tensor], values: list[Tensor]) -> None:
-        for i, (for_keys, for_values) in self.expert.cross.items():
-            keys[i].copy_(F.linear(keys[i].flatten(1), for_keys).view_as(keys[i]))
-            values[i].copy_(F.linear(values[i].flatten(1), for_values).view_as(values[i]))
-
     def enter(self, x: Tensor, step: int, first: tuple[Tensor, ...]) -> Tensor:
         """Return the actions' tokens with the time mixed in."""
         return self.mixing(x, step)

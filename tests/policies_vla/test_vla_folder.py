@@ -264,7 +264,7 @@ def test_padding_stands_where_each_family_has_it() -> None:
 def test_layers_cross_as_the_config_says(tmp_path: Path) -> None:
     """Which layers attend to the prefix alone is read, and a file that does not fit is refused."""
     folder = copied('smolvla', tmp_path)
-    assert load(folder).policy._parts.network.expert.cross.keys() == {1}
+    assert load(folder).policy._parts.network.expert.crossing.tolist() == [1]
     edit_json(folder / 'config.json', attention_mode='self_attn')
     with pytest.raises(CheckpointError, match=r'k_proj.weight. has shape \[64, 64\]; want'):
         load(folder)

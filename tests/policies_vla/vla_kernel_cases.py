@@ -107,7 +107,10 @@ def attention(d: Draw) -> Errors:
         on = (q, k, v, rank_q.to(d.device), rank_k.to(d.device))
         want = exact_attention(wide(q), wide(k), wide(v), rank_q, rank_k)
         for busy in (1, 132):  # whole, and in parts
-            with mock.patch.object(kernels, 'processors', lambda device, busy=busy: busy):
+            with (
+                mock.patch.object(kernels, 'processors', lambda device, busy=busy: busy),
+                mock.patch.object(kernels, 'FEW', 0),
+            ):
                 found = kernels.attend(*on)
             yield f'attend {tokens}x{span} {tuple(heads)} on {busy}', error(found, want)
 
@@ -211,6 +214,53 @@ def heads(d: Draw) -> Errors:
         yield f'queries alone {rows} {tuple(shape)}', error(again, want)
 
 
+def joints(d: Draw) -> Errors:
+    """Projection and attention in one launch: over the prefix alone, and themselves as well."""
+    from flashrt_policies.kernels.vla import joint_triton as kernels
+
+    cases = (
+        (3, 5, Heads(2, 1, 16), 40),
+        (11, 150, Heads(3, 1, 64), 128),
+        (9, 40, Heads(4, 2, 32), 36),
+    )
+    for rows, prefix, shape, depth in cases:
+        made, exact = table(d, prefix + rows, shape.dim)
+        width, queries = (shape.queries + 2 * shape.kv) * shape.dim, shape.queries * shape.dim
+        x, scale = d.normal(rows, depth), d.wide(depth)
+        positions = torch.arange(rows, dtype=torch.int32, device=d.device) + prefix
+        kv = d.normal(2, prefix + rows, shape.kv, shape.dim)
+        own = torch.arange(rows, dtype=torch.int32) + 1
+        rank = torch.zeros(prefix, dtype=torch.int32)
+        rank[prefix // 2 : prefix // 2 + 2] = vla_attention.HIDDEN
+        every = torch.cat((rank, own))
+        ranks = own.to(d.device), every.to(d.device)
+        for crossing, float8, bias in (
+            (False, False, True),
+            (True, False, False),
+            (False, True, True),
+        ):
+            plain = d.normal(queries if crossing else width, depth, std=depth**-0.5)
+            weight = quantised(plain) if float8 else Matrix(plain)
+            shift = d.wide(len(plain)) if bias else None
+            y = norm(wide(x), wide(scale)) @ wide(weight.dense(torch.float32)).mT
+            y = y if shift is None else y + wide(shift)
+            truth = wide(kv).clone()
+            only = Heads(shape.queries, 0, shape.dim) if crossing else shape
+            into = truth[:, prefix:, : only.kv]
+            q = vla_rope.split_rotate_plain(y, exact, positions.cpu(), only, *into)
+            span = prefix if crossing else prefix + rows
+            want = exact_attention(q, *truth[:, :span], own, every[:span])
+            for stream in (Stream(x), prepared(x, scale)):
+                found = kernels.project_attend(
+                    stream, weight, shift, scale, 1e-6, made, positions, ranks, shape, kv
+                )
+                ahead = stream.scaled is not None
+                yield (
+                    f'{rows}+{prefix} {tuple(shape)} {crossing=} {float8=} {ahead=}',
+                    error(found, want),
+                )
+
+
 def steps(d: Draw) -> Errors:
     """One Euler step under guidance, the rows behind a first one that takes no part."""
     from flashrt_policies.kernels.vla import linear_triton as kernels
@@ -232,11 +282,18 @@ def steps(d: Draw) -> Errors:
 def stacks(d: Draw) -> Errors:
     """A whole step of two layers: every launch in its place, against the plain bodies."""
     from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
+    from flashrt_policies.kernels.vla import joint, joint_triton
     from flashrt_policies.kernels.vla import linear_triton as vla_linear_triton
     from flashrt_policies.vla import expert as module
     from flashrt_policies.vla.sizes import Stack
     from flashrt_policies.vla.tensors import RandomSource
 
+    sums = (
+        (module, 'project_add', vla_linear_triton),
+        (module, 'project_gated', vla_linear_triton),
+    )
+    apart = ((joint, 'project_heads', vla_linear_triton), (joint, 'attend', vla_attention_triton))
+    together = ((module, 'project_attend', joint_triton),)
     sizes = Stack(40, 2, Heads(2, 1, 16), 48)
     tokens, prefix = 5, 70
     for crossing in (frozenset(), frozenset({1})):
@@ -249,18 +306,17 @@ def stacks(d: Draw) -> Errors:
         ranks = (own + 2, torch.cat((rank, own + 2)))
         start, scale = d.normal(tokens, 40), d.wide(40)
         results = []
-        for fast in (False, True):
+        for replaced in ((), (*sums, *apart), (*sums, *together)):
             x, cache = start.clone(), kv.clone()
             with contextlib.ExitStack() as stack:
-                for name in ('project_heads', 'project_add', 'project_gated', 'attend'):
-                    kernels = vla_attention_triton if name == 'attend' else vla_linear_triton
-                    plain = getattr(module, name)
-                    chosen = getattr(kernels, name) if fast else plain
-                    stack.enter_context(mock.patch.object(module, name, chosen))
+                for where, name, kernels in replaced:
+                    stack.enter_context(mock.patch.object(where, name, getattr(kernels, name)))
                 stream = expert(x, 0, made, (own + prefix, own), ranks, cache, scale)
             results.append((stream.x, cache))
-        worst = max(error(a, b) for a, b in zip(results[1], results[0], strict=True))
+        plain, separate, joined = results
+        worst = max(error(a, b) for a, b in zip(separate, plain, strict=True))
         yield f'stack crossing={sorted(crossing)}', worst
+        yield f'joint stack crossing={sorted(crossing)}', error(joined[0], plain[0])
 
 
 def draws(d: Draw) -> Errors:
@@ -285,6 +341,7 @@ CASES: dict[str, Callable[[Draw], Errors]] = {
     'attention': attention,
     'products': products,
     'heads': heads,
+    'joints': joints,
     'steps': steps,
     'stacks': stacks,
     'draws': draws,

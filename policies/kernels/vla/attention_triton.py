@@ -18,6 +18,8 @@ from flashrt_policies.kernels.launch import begin, early, processors, side, stag
 
 KEYS = 64  # in a tile
 PARTS = 16  # at most
+FEW = 4  # tiles of keys that one program takes rather than leave a launch behind
+WARPS = 4, 8  # for wide heads: with all keys in one part, and in several
 
 
 @triton.jit
@@ -99,7 +101,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
     rows = side(0)
     tiles = triton.cdiv(tokens * group, rows)
     blocks = triton.cdiv(span, KEYS)
-    parts = max(1, min(blocks, processors(q.device) // (tiles * shared), PARTS))
+    most = PARTS if blocks > FEW else 1
+    parts = max(1, min(blocks, processors(q.device) // (tiles * shared), most))
     part = triton.cdiv(blocks, parts) * KEYS
     parts = triton.cdiv(span, part)
     out = torch.empty_like(q)
@@ -112,7 +115,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
         q, k, v, rank_q, rank_k, out, partial, high[0], high[1],
         tokens, span, part, group, heads, dim, k.stride(0), v.stride(0),
         dim**-0.5 * 1.4426950408889634, SPLIT=parts > 1, R=rows, S=KEYS, D=side(dim),
-        num_warps=8 if dim > 128 else 4,
+        num_warps=WARPS[parts > 1] if dim > 128 else 4,
         num_stages=stages(q, 2 * KEYS * side(dim), 2), **early(q, step=True),
     )  # fmt: skip
     if parts > 1:

@@ -59,7 +59,8 @@ def few_rows_kernel(
     k = tl.arange(0, K)
     share = depth // SPLITS
     low = tl.program_id(2) * share
-    x_at = x_ptr + tl.minimum(i, rows - 1)[:, None].to(tl.int64) * x_row + (low + k)[None, :]
+    real = (i < rows)[:, None]  # what is not costs no traffic
+    x_at = x_ptr + i[:, None].to(tl.int64) * x_row + (low + k)[None, :]
     w_at = w_ptr + tl.minimum(j, columns - 1)[None, :].to(tl.int64) * depth + (low + k)[:, None]
     if LINES > 0 and PDL > 0:
         step: tl.constexpr = 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8)
@@ -68,7 +69,7 @@ def few_rows_kernel(
         fetch(w_ptr + row[:, None] + line[None, :])
     # What the end needs is asked for now: it is there when the products are.
     there = j < columns
-    live = (i < rows)[:, None] & there[None, :]
+    live = real & there[None, :]
     spot = out_ptr + i[:, None].to(tl.int64) * out_row + j[None, :]
     if FLOAT8:
         w_scale = tl.load(w_scale_ptr + j, mask=there, other=0.0)
@@ -98,10 +99,10 @@ def few_rows_kernel(
     for start in tl.range(0, share, K, num_stages=STAGES):
         if EVEN:
             w = tl.load(w_at + start)
-            x = tl.load(x_at + start)
+            x = tl.load(x_at + start, mask=real, other=0.0)
         else:
             w = tl.load(w_at + start, mask=(k < depth - start)[:, None], other=0.0)
-            x = tl.load(x_at + start, mask=(k < depth - start)[None, :], other=0.0)
+            x = tl.load(x_at + start, mask=real & (k < depth - start)[None, :], other=0.0)
         if FLOAT8:
             w = w.to(x_ptr.dtype.element_ty)
         if NORM == 1:
@@ -125,7 +126,7 @@ def few_rows_kernel(
         last = tl.atomic_add(counter, 1, sem='acq_rel') == SPLITS - 1
         if last:
             acc = tl.zeros((R, N), tl.float32)
-            for part in range(SPLITS):
+            for part in tl.static_range(SPLITS):  # all asked for before the first is there
                 acc += tl.load(at + part * size, mask=live, other=0.0, cache_modifier='.cg')
             tl.store(counter, 0)
     if NORM > 0:
@@ -144,7 +145,7 @@ def few_rows_kernel(
         opening, up = tl.split(tl.reshape(acc, (R, N // 2, 2)))
         half = tl.program_id(0) * (N // 2) + tl.arange(0, N // 2)
         at = out_ptr + i[:, None].to(tl.int64) * out_row + half[None, :]
-        mask = (i < rows)[:, None] & (half < columns // 2)[None, :]
+        mask = real & (half < columns // 2)[None, :]
         tl.store(at, (act(opening, KIND) * up).to(kind), mask=mask)
     else:
         if KIND != '':
