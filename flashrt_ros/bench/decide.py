@@ -9,7 +9,8 @@ before; `resume` rows ask about a state that has grown by 32 tokens since it was
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from flashrt_policies.hybrid_lm.config import LMConfig, parse_config
-from flashrt_policies.hybrid_lm.fork.engine import ForkEngine
+from flashrt_policies.hybrid_lm.fork.engine import ForkEngine, family
 from flashrt_policies.hybrid_lm.fork.request import Answer, Branch, Request
 from flashrt_policies.hybrid_lm.weights import allocate, randomise
 from flashrt_ros.bench import decide_peers, report
@@ -35,7 +36,8 @@ from flashrt_ros.capsule.registry import Registry
 from flashrt_ros.contract.context import Context
 
 PEERS = ('flide',)
-OPTIONS = 26
+CHOICES = 26  # options of every question
+OPTIONS = ('keep',)
 GROWN = 32  # tokens by which a state has grown, and of the question then
 LARGEST = 10240  # rows of the largest graph
 BITWISE = ('RACE1', 'MultiRC', '2k x16', 'resume 8k')
@@ -65,6 +67,12 @@ SHAPES = {
 }  # fmt: skip
 
 
+def streams_of(shapes: Iterable[Shape], largest: int = LARGEST) -> tuple[int, ...]:
+    """Return the graphs of the whole family that these rounds take; no others are captured."""
+    whole = family(largest)
+    return tuple(sorted({next(size for size in whole if size >= x.rows) for x in shapes}))
+
+
 class Bench:
     """A model with random weights, an engine over it, and random rounds."""
 
@@ -77,16 +85,16 @@ class Bench:
         )
         randomise(self.config, self.weights, seed=0)
         self.registry = Registry(self.ctx, (1 if cpu else 4) << 30)
-        self.longest, self.streams = longest, streams
+        self.longest, self.streams = longest, streams or streams_of(SHAPES.values())
         self.rng = np.random.default_rng(0)
 
-    def engine(self, deterministic: bool = False) -> ForkEngine:
+    def engine(
+        self, deterministic: bool = False, streams: tuple[int, ...] | None = None
+    ) -> ForkEngine:
         """Return an engine; two stand side by side."""
-        from flashrt_policies.hybrid_lm.fork.engine import family
-
         return ForkEngine(
             self.ctx, self.config, self.weights, self.registry, slots=2, capacity=self.longest,
-            streams=self.streams or family(LARGEST), deterministic=deterministic,
+            streams=streams or self.streams, deterministic=deterministic,
             name='bitwise' if deterministic else 'fork',
         )  # fmt: skip
 
@@ -96,7 +104,7 @@ class Bench:
 
     def request(self, shape: Shape, state: NDArray[np.int32] | None = None) -> Request:
         """Return a round of one request on a new state, or on one that has grown."""
-        options = self.words(OPTIONS)
+        options = self.words(CHOICES)
         if state is None:
             state, keep = self.words(shape.state), False
         else:
@@ -142,31 +150,55 @@ def measured(bench: Bench, engine: ForkEngine, name: str, shape: Shape, runs: in
     return made
 
 
-def measure(
-    device: str = 'cpu', peers: Iterable[str] = PEERS, log: Callable[[str], None] = print
-) -> list[Row]:
-    """All rows of the benchmark."""
-    cpu = device == 'cpu'
-    shapes = {name: x for name, x in SHAPES.items() if not cpu or x.rows <= 1300}
+def own_rows(device: str, shapes: dict[str, Shape], ready: Callable[[], None]) -> Iterator[Row]:
+    """All rows, as they come; `ready` is called when all is captured and before anything is timed.
+
+    Args:
+        device: where.
+        shapes: the rounds.
+        ready: returns when the device is free.
+    """
+    runs = 2 if device == 'cpu' else 30
     bench = Bench(device, max(x.state for x in shapes.values()) + 64)
-    runs = 2 if cpu else 30
+    bitwise = {name: shapes[name] for name in BITWISE if name in shapes}
     with torch.inference_mode():
         engine = bench.engine()
-        rows = [measured(bench, engine, name, shape, runs) for name, shape in shapes.items()]
-        plain = {made.work: made.ours for made in rows}
-        steady = bench.engine(deterministic=True)
-        for name in BITWISE:
-            if name in shapes:
-                made = measured(bench, steady, f'bitwise {name}', shapes[name], runs)
-                made.spread['over the default'] = round(made.ours / plain[name], 3)
-                rows.append(made)
-    del engine, steady, bench
-    if cpu:
-        for made in rows:
-            made.floor.clear()  # the rates behind them are those of a GPU
-    else:
-        torch.cuda.empty_cache()
-    decide_peers.measure(rows, peers, QWEN_0_8B, device, log)
+        steady = bench.engine(deterministic=True, streams=streams_of(bitwise.values()))
+        ready()
+        plain = {}
+        for name, shape in shapes.items():
+            made = measured(bench, engine, name, shape, runs)
+            plain[name] = made.ours
+            yield made
+        for name, shape in bitwise.items():
+            made = measured(bench, steady, f'bitwise {name}', shape, runs)
+            made.spread['over the default'] = round(made.ours / plain[name], 3)
+            yield made
+
+
+def measure(
+    device: str = 'cpu',
+    peers: Iterable[str] = PEERS,
+    log: Callable[[str], None] = print,
+    keep: report.Keep = lambda rows: None,
+) -> list[Row]:
+    """All rows of the benchmark; `keep` is given them whenever there are more."""
+    cpu = device == 'cpu'
+    shapes = {name: x for name, x in SHAPES.items() if not cpu or x.rows <= 1300}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # The peer compiles its kernels beside ours, and is measured afterwards.
+        crew = decide_peers.Crew(peers, shapes, QWEN_0_8B, device, Path(folder))
+        rows: list[Row] = []
+        for made in own_rows(device, shapes, crew.compiled):
+            if cpu:
+                made.floor.clear()  # the rates behind them are those of a GPU
+            log(f'{made.work}: {made.ours} {made.unit}, {made.spread}')
+            rows.append(made)
+            keep(rows)
+        if not cpu:
+            torch.cuda.empty_cache()
+        crew.measure(rows, log)
+        keep(rows)
     if cpu:
         for made in rows:
             made.work += ' small'
@@ -179,7 +211,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument('--device', default='cpu')
     parser.add_argument('--json', type=Path)
     args = parser.parse_args(argv)
-    rows = measure(args.device)
+    rows = measure(args.device, keep=report.keeper('decide', args.device, args.json))
     report.write(report.build('decide', args.device, rows), args.json)
     return 0
 

@@ -3,6 +3,10 @@
 It runs as a process of its own::
 
     python -m flashrt_ros.bench.decide_peers --device cuda --dims JSON --work 'DI 323 5 190 0'
+
+and twice: once beside our own captures, each round a single time, which leaves its kernels in a
+cache; and once alone, when it is measured. FLASHRT_PEER_SECONDS bounds the time from the start of
+the benchmark to the end of the peer.
 """
 
 from __future__ import annotations
@@ -12,13 +16,16 @@ import importlib
 import importlib.util
 import json
 import logging
+import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,13 +33,18 @@ from flashrt_ros.bench import peer
 from flashrt_ros.bench.planner_peers import Clock, build
 from flashrt_ros.bench.report import Row
 
+if TYPE_CHECKING:
+    from flashrt_ros.bench.decide import Shape
+
 MODULE = 'flashrt_ros.bench.decide_peers'
 NEEDS = ('transformers', 'flide')
-SECONDS = 200.0  # for all works
+SECONDS = 145.0  # from the start of the benchmark to the end of the peer
+COMPILING = 70.0  # of these for the rounds that compile its kernels
+RUNS, WARM = 20, 4
 ROWS = slice(100, 126)  # of the embedding: 26 options, as ours
 
 
-def flide(dims: dict[str, Any], device: str, works: Iterable[str]) -> None:
+def flide(dims: dict[str, Any], device: str, works: Iterable[str], runs: int, warm: int) -> None:
     """Measure the flide engine: bare tokens, and a head of 26 rows."""
     formats: Any = importlib.import_module('flide.formats')
     base: Any = importlib.import_module('flide.formats.base')
@@ -72,49 +84,68 @@ def flide(dims: dict[str, Any], device: str, works: Iterable[str]) -> None:
             engine.sessions = sessions if resumed else None
             prompt, plans = words(resumed), []
             # Plans are drawn before the clock runs, as ours are.
-            for _ in range(24):
+            for _ in range(runs + warm):
                 grown = prompt + words(state - resumed)
                 questions = [words(tokens) for _ in range(branches)]
                 plans.append(base.Plan(grown, questions, (base.Read('next'),)))
             if resumed:
                 engine._run_one(base.Plan(prompt, [words(tokens)], (base.Read('next'),)))
             turn = iter(plans)
-            return Clock(device, 20, 4).median(lambda: engine._run_one(next(turn)))
+            return Clock(device, runs, warm).median(lambda: engine._run_one(next(turn)))
 
         for work in works:
             name, *sizes = work.rsplit(' ', 4)
             peer.attempt(name, partial(measure, *map(int, sizes)))
 
 
-def measure(
-    rows: Iterable[Row],
-    peers: Iterable[str],
-    dims: dict[str, Any],
-    device: str,
-    log: Callable[[str], None] = print,
-) -> None:
-    """Write the peer's figures, or the reason why there are none, into `rows`."""
-    from flashrt_ros.bench.decide import SHAPES
+class Crew:
+    """The peer of one run of the benchmark, at work from now on.
 
-    rows = list(rows)
-    for name in peers:
+    Args:
+        names: the peers, flide or none.
+        shapes: the rounds, by the name of their row.
+        dims: the model's dimensions.
+        device: where.
+        folder: for its kernels.
+    """
+
+    def __init__(
+        self, names: Iterable[str], shapes: Mapping[str, Shape], dims: dict[str, Any], device: str,
+        folder: Path,
+    ) -> None:  # fmt: skip
+        self._end = time.monotonic() + float(os.environ.get('FLASHRT_PEER_SECONDS', SECONDS))
+        self._names = tuple(names)
         missing = [need for need in NEEDS if importlib.util.find_spec(need) is None]
-        found: peer.Found = {'': f'{" and ".join(missing)} not installed'}
+        self._reason = f'{" and ".join(missing)} not installed' if missing else ''
         if device == 'cpu':
-            found = {'': 'needs an NVIDIA GPU'}
-        elif not missing:
-            call = [sys.executable, '-m', MODULE, '--device', device, '--dims', json.dumps(dims)]
+            self._reason = 'needs an NVIDIA GPU'
+        self._call = [sys.executable, '-m', MODULE, '--device', device, '--dims', json.dumps(dims)]
+        for name, shape in shapes.items():
+            sizes = (shape.state, shape.branches, shape.tokens, shape.resumed)
+            self._call += ['--work', ' '.join((name, *map(str, sizes)))]
+        self._environment = {
+            **os.environ, 'TRITON_CACHE_DIR': str(folder / 'flide'), 'HF_HUB_OFFLINE': '1',
+        }  # fmt: skip
+        self._pool = ThreadPoolExecutor(1)
+        self._first = self._pool.submit(self._run, COMPILING, '--runs', '1', '--warm', '0')
+
+    def _run(self, seconds: float, *more: str) -> peer.Found:
+        if self._reason or not self._names:
+            return {'': self._reason}
+        return peer.run([*self._call, *more], seconds, self._environment)
+
+    def compiled(self) -> None:
+        """Wait until its kernels are compiled, or its time for that is over."""
+        self._first.result()
+        self._pool.shutdown()
+
+    def measure(self, rows: Iterable[Row], log: Callable[[str], None] = print) -> None:
+        """Write the peer's figures, or the reason why there is none, into `rows`."""
+        found = self._run(max(1.0, self._end - time.monotonic()))
+        for name in self._names:
             for made in rows:
-                shape = SHAPES.get(made.work)
-                if shape is not None:
-                    sizes = (shape.state, shape.branches, shape.tokens, shape.resumed)
-                    call += ['--work', ' '.join((made.work, *map(str, sizes)))]
-            found = peer.run(call, SECONDS)
-        for made in rows:
-            value = found.get(made.work.removeprefix('bitwise '), found[''])
-            made.peers[name] = value
-        if not all(isinstance(made.peers[name], int | float) for made in rows):
-            log(f'{name}: {found[""]}')
+                made.peers[name] = found.get(made.work.removeprefix('bitwise '), found[''])
+                log(f'{name}: {made.work}: {made.peers[name]}')
 
 
 def main() -> int:
@@ -123,9 +154,11 @@ def main() -> int:
     parser.add_argument('--device', required=True)
     parser.add_argument('--dims', required=True, type=json.loads)
     parser.add_argument('--work', action='append', default=[])
+    parser.add_argument('--runs', type=int, default=RUNS)
+    parser.add_argument('--warm', type=int, default=WARM)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
-    flide(args.dims, args.device, args.work)
+    flide(args.dims, args.device, args.work, args.runs, args.warm)
     return 0
 
 

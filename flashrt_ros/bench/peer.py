@@ -7,7 +7,10 @@ stands in the report with the reason.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -40,7 +43,8 @@ def run(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = 
 
     Args:
         command: the process.
-        timeout: seconds after which it is ended; what it told until then counts.
+        timeout: seconds after which it is ended, with every process that it has started; what
+            it told until then counts.
         env: its environment; None for this one's.
 
     Returns:
@@ -50,13 +54,15 @@ def run(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = 
     with tempfile.TemporaryFile('w+') as errors:
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         late = threading.Event()
 
         def end() -> None:
             late.set()
-            child.kill()
+            # Workers that it has left behind hold its output open, so all of them are ended.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
 
         timer = threading.Timer(timeout, end)
         timer.start()
@@ -64,8 +70,9 @@ def run(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = 
         with child.stdout as lines:
             for line in lines:
                 if line.startswith(MARK):
-                    work, value = json.loads(line.removeprefix(MARK))
-                    found[work] = value
+                    with contextlib.suppress(ValueError):  # cut off in the middle
+                        work, value = json.loads(line.removeprefix(MARK))
+                        found[work] = value
         code = child.wait()
         timer.cancel()
         errors.seek(0)

@@ -50,6 +50,8 @@ MODULE = 'flashrt_ros.bench.planner'  # not __name__: that is __main__ when run 
 MATRIX_FLOPS = 752e12  # bf16 products measured on an H200
 READ_BYTES = 4.22e12  # bytes a second that a copy reads and writes, measured on an H200
 PEERS = ('transformers-fla', 'flide')
+OPTIONS = ('keep',)
+START_SECONDS = 100.0  # longest for a process to its first token
 
 
 class Bench:
@@ -234,7 +236,9 @@ def start_rows(device: str, cache: Path, between: Callable[[], None] = lambda: N
 
     def seconds(*command: str) -> Times:
         start = time.perf_counter_ns()
-        subprocess.run([sys.executable, *command], env=environment, check=True)
+        subprocess.run(
+            [sys.executable, *command], env=environment, check=True, timeout=START_SECONDS
+        )
         return Times(((time.perf_counter_ns() - start) / 1e3,))
 
     call = ('-m', MODULE, '--device', device, '--first-token')
@@ -258,34 +262,52 @@ def kernels_in(cache: Path) -> Iterator[None]:
             os.environ['TRITON_CACHE_DIR'] = before
 
 
-def own_rows(device: str) -> list[Row]:
-    """All rows but the starts."""
+def own_rows(device: str) -> Iterator[Row]:
+    """All rows but the starts, as they come."""
     cpu = device == 'cpu'
     longest = 2048 if cpu else 32768
     runs = 3 if cpu else 40
     bench = Bench(device, longest + 512)
-    rows = cold_rows(bench, [n for n in (2048, 4096, 8192, 16384) if n <= longest], runs)
+    yield from cold_rows(bench, [n for n in (2048, 4096, 8192, 16384) if n <= longest], runs)
     warm = [n for n in (2048, 4096, 8192, 16384, 32768) if n <= longest]
-    rows += warm_rows(bench, warm, runs)
-    rows.append(decode_row(bench, 2048, runs))
-    return rows + [turn_row(bench, count, 2048 if not cpu else 512, 5) for count in (2, 5, 10, 20)]
+    yield from warm_rows(bench, warm, runs)
+    yield decode_row(bench, 2048, runs)
+    for count in (2, 5, 10, 20):
+        yield turn_row(bench, count, 2048 if not cpu else 512, 5)
 
 
 def measure(
-    device: str = 'cpu', peers: Iterable[str] = PEERS, log: Callable[[str], None] = print
+    device: str = 'cpu',
+    peers: Iterable[str] = PEERS,
+    log: Callable[[str], None] = print,
+    keep: report.Keep = lambda rows: None,
 ) -> list[Row]:
-    """All rows of the benchmark."""
-    with tempfile.TemporaryDirectory() as folder:
+    """All rows of the benchmark; `keep` is given them whenever there are more."""
+    rows: list[Row] = []
+    starts: list[Row] = []
+
+    def kept() -> None:
+        keep(rows + starts)
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # Peers compile their kernels beside our own first start, which does so too.
         crew = planner_peers.Crew(peers, QWEN_0_8B, device, Path(folder))
-        starts = start_rows(device, Path(folder) / 'ours', crew.compiled)
+        try:
+            starts += start_rows(device, Path(folder) / 'ours', crew.compiled)
+        except subprocess.SubprocessError as error:
+            log(f'start: {error}')
+            crew.compiled()
         with kernels_in(Path(folder) / 'ours'):
-            rows = own_rows(device) + starts
+            for made in own_rows(device):
+                # Before the peers: what is measured is told, whatever becomes of them.
+                log(f'{made.work}: {made.ours} {made.unit}, {made.spread}')
+                rows.append(made)
+                kept()
         if device != 'cpu':
             torch.cuda.empty_cache()
-        for made in rows:  # before the peers: what is measured is told, whatever becomes of them
-            log(f'{made.work}: {made.ours} {made.unit}, {made.spread}')
-        crew.measure(rows, log)
+        rows += starts
+        starts = []
+        crew.measure(rows, log, kept)
     if device == 'cpu':
         for made in rows:
             made.work += ' small'
@@ -304,7 +326,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.first_token:
         first_token(args.device)
         return 0
-    rows = measure(args.device, args.peer or PEERS)
+    keep = report.keeper('planner', args.device, args.json)
+    rows = measure(args.device, args.peer or PEERS, keep=keep)
     report.write(report.build('planner', args.device, rows), args.json)
     return 0
 

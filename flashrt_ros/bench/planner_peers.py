@@ -45,7 +45,7 @@ REVISITED = 2048  # tokens of each prompt that is revisited in turn
 NEEDS = {'transformers-fla': ('transformers', 'fla'), 'flide': ('transformers', 'flide')}
 MODULE = 'flashrt_ros.bench.planner_peers'
 SECONDS = 225.0  # from the start of the benchmark to the end of the last peer
-COMPILING = 130.0  # of these for the starts with an empty cache
+COMPILING = 105.0  # of these for the starts with an empty cache
 EMPTY, FULL = 'start empty cache', 'start full cache'
 # What is measured first, should the time not be enough for all.
 FIRST_WORKS = (
@@ -269,23 +269,37 @@ class Crew:
 
     def compiled(self) -> None:
         """Wait until the starts with an empty cache have ended, and the device is free."""
-        for name, start in self._starts.items():
+        starts, self._starts = self._starts, {}
+        for name, start in starts.items():
             found = start.result()
             self._found[name] = {EMPTY: found.get(EMPTY, found[''])}
         self._pool.shutdown()
 
-    def measure(self, rows: Iterable[Row], log: Callable[[str], None] = print) -> None:
-        """Write each peer's figure, or the reason why there is none, into `rows`."""
+    def measure(
+        self,
+        rows: Iterable[Row],
+        log: Callable[[str], None] = print,
+        kept: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write each peer's figure, or the reason why there is none, into `rows`.
+
+        Args:
+            rows: ours.
+            log: told every figure.
+            kept: called whenever a peer has written its own.
+        """
         rows = list(rows)
         works = [row.work for row in rows if row.work != EMPTY]
         works.sort(key=lambda work: (*FIRST_WORKS, work).index(work))
-        for turn, (name, call) in enumerate(self._calls.items()):
-            share = self._left() / (len(self._calls) - turn)
-            self._found[name] = {**call(works, share), **self._found[name]}
-        for name, found in self._found.items():
+        for turn, name in enumerate(self._found):
+            if name in self._calls:
+                share = self._left() / (len(self._found) - turn)
+                self._found[name] = {**self._calls[name](works, share), **self._found[name]}
+            found = self._found[name]
             for row in rows:
                 row.peers[name] = found.get(row.work, found[''])
                 log(f'{name}: {row.work}: {row.peers[name]}')
+            kept()
 
 
 def run(

@@ -227,9 +227,26 @@ def _figure(value: object) -> str:
     return '-' if value is None else str(value)
 
 
+Keep = Callable[[list[Row]], None]
+
+
+def keeper(name: str, device: str, path: Path | None) -> Keep:
+    """Return what writes the rows there are so far: a run that is cut short leaves them."""
+    if path is None:
+        return lambda rows: None
+    return lambda rows: save(build(name, device, rows), path)
+
+
+def save(report: dict[str, Any], path: Path) -> None:
+    """Write the JSON; a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + '.part')
+    draft.write_text(json.dumps(report, indent=1) + '\n')
+    draft.replace(path)
+
+
 def write(report: dict[str, Any], path: Path | None) -> None:
     """Print the table; write the JSON when a path is given."""
     print(table(report))
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=1) + '\n')
+        save(report, path)

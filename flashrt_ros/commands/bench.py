@@ -1,7 +1,8 @@
 """`flashrt bench NAME`: measure, print a table, write the figures as JSON.
 
 A benchmark is a module of `flashrt_ros.bench` with `PEERS`, the names it can compare with, and
-`measure(device, peers, log) -> list[Row]`. It is imported only when it is asked for.
+`measure(device, peers, log) -> list[Row]`; `OPTIONS` names what more it takes: `seconds`, and
+`keep`, which is given the rows as they come. It is imported only when it is asked for.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
         if peer not in bench.PEERS:
             known = ', '.join(bench.PEERS)
             raise FlashrtError(f'{args.name} has no peer {peer!r}: name {known}')
-    options = {}
+    options: dict[str, Any] = {}
+    if 'keep' in getattr(bench, 'OPTIONS', ()):
+        options['keep'] = report.keeper(args.name, args.device, args.json)
     if args.seconds is not None:
         if 'seconds' not in getattr(bench, 'OPTIONS', ()) or not 1 <= args.seconds <= 86400:
             raise FlashrtError(f'--seconds {args.seconds:g}: loop alone takes it, from 1 to 86400')

@@ -67,10 +67,17 @@ def warm() -> None:
     """Compile everything into the cache, a share in each of several processes."""
     call = [sys.executable, str(Path(__file__)), str(made['out']), '--worker']
     workers = [
-        subprocess.Popen([*call, str(index)], stdout=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*call, str(index)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         for index in range(WORKERS)
     ]
-    say('workers', [worker.wait() for worker in workers])
+    errors = [worker.communicate()[1] for worker in workers]
+    codes = [worker.returncode for worker in workers]
+    say('workers', codes)
+    assert not any(codes), next(
+        text[-1500:] for text, code in zip(errors, codes, strict=True) if code
+    )
 
 
 def worker(index: int) -> None:
@@ -80,9 +87,12 @@ def worker(index: int) -> None:
     seen: dict[str, Any] = {}
     inner = JITFunction.run
 
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if not self.fn.__module__.startswith('flashrt_policies'):
+            return inner(self, *args, grid=grid, warmup=warmup, **kwargs)
         shapes = [x.dtype if isinstance(x, torch.Tensor) else _kind(x) for x in args]
         seen.setdefault(f'{self.fn.__name__} {shapes} {kwargs}', (self, args, grid, kwargs))
+        return None
 
     JITFunction.run = run
     on = decide.Bench('cuda', 16384 + 128)
@@ -122,7 +132,7 @@ def kernels() -> None:
 
 def question(count: int) -> Branch:
     """A random branch."""
-    return Branch(bench().words(count), bench().words(decide.OPTIONS))
+    return Branch(bench().words(count), bench().words(decide.CHOICES))
 
 
 def bits() -> None:
@@ -185,7 +195,7 @@ def wide() -> ForkEngine:
 def variation() -> None:
     """Total variation from float32: forked, and every prompt by itself."""
     reference, on = wide(), engine()
-    state, options = bench().words(300), bench().words(decide.OPTIONS)
+    state, options = bench().words(300), bench().words(decide.CHOICES)
     branches = [Branch(bench().words(int(n)), options) for n in bench().rng.integers(4, 70, 16)]
     want = reference.round([Request(state, branches, keep=False)])[0]
     forked = on.round([Request(state, branches, keep=False)])[0]

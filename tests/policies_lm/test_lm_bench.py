@@ -108,6 +108,8 @@ def test_a_peer_runs_apart_and_what_it_told_counts(
     b = 'ZeroDivisionError: division by zero'
     assert run(told) == {'a': 1.5, 'b': b, '': 'not one of its works'}
     assert run(told + 'exit("no\\nluck")') == {'a': 1.5, 'b': b, '': 'exit 1: luck'}
+    cut = """print('@peer ["c", 1')"""
+    assert run(told + cut) == {'a': 1.5, 'b': b, '': 'not one of its works'}
 
     class WhenTold(threading.Thread):
         """A timer whose time has come when the peer writes to a pipe, however long that takes."""
@@ -128,6 +130,10 @@ def test_a_peer_runs_apart_and_what_it_told_counts(
     monkeypatch.setattr(peer.threading, 'Timer', WhenTold)
     hangs = f'open({str(pipe)!r}, "w").close(); import threading; threading.Event().wait()'
     assert run(told + hangs) == {'a': 1.5, 'b': b, '': 'not reached within 3000 s'}
+    # Whoever it has started holds its output open, and is ended, too.
+    wait = 'import threading; threading.Event().wait()'
+    worker = f'import subprocess, sys; subprocess.Popen([sys.executable, "-c", "{wait}"]); '
+    assert run(told + worker + hangs) == {'a': 1.5, 'b': b, '': 'not reached within 3000 s'}
 
 
 def test_the_page_shows_figures_and_reasons(tmp_path: Path) -> None:
