@@ -5,8 +5,8 @@ Every answer is one token: a letter in front of its option, or yes and no. Three
 * ``bytes``, for byte-level models such as the shipped planner: options are labelled by their first
   bytes, or, where two begin alike or one has a note, by letters in front::
 
-      STATE \n Is it done? =                          -> y or n
-      STATE \n What comes next? A|B|finished =        -> A, B or f
+      STATE \n Done? =                     -> y or n
+      STATE \n Next? A|B|finished =        -> A, B or f
       STATE \n Which? \n A the cup \n B the cap \n =   -> A or B
 
 * ``plain``, for text models, and ``chat``, the same inside the checkpoint's chat template.

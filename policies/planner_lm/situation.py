@@ -22,12 +22,13 @@ from dataclasses import dataclass
 
 from flashrt_policies.planner_lm.questions import Choice, QuestionError, YesNo
 
+# Every byte is computed in every round, so the shipped planner's questions are of one word.
 FINISHED, CANNOT = 'finished', 'cannot'
 LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
-DONE = YesNo('Is it done?')
-SAFE = YesNo('Is it safe?')
-STOP = YesNo('Must it stop?')
-NEXT = 'What comes next?'
+DONE = YesNo('Done?')
+SAFE = YesNo('Safe?')
+STOP = YesNo('Stop?')
+NEXT = 'Next?'
 # Safe is: an observation younger than this,
 STALE_MS = 250
 # fewer ticks missed since the last decision than this,

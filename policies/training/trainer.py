@@ -25,7 +25,9 @@ from flashrt_policies.training.optimizer import Optimizer
 
 LOG_EVERY = 10
 WINDOW = 20  # steps whose speed says how many fit the time left
+PART = 0.25  # of that time, after which fewer steps must do to say so
 SPARE = 0.03  # share of that time which the estimate may be wrong by
+QUIET = 10.0  # seconds between lines of progress, at most
 
 
 class Task(Protocol[B]):
@@ -93,6 +95,7 @@ class Trainer(Generic[B]):
         self.losses: list[dict[str, float]] = []
         self.validations: list[dict[str, Any]] = []
         self._recent: list[Tensor] = []
+        self._spoke = time.monotonic()
 
     @property
     def state_path(self) -> Path:
@@ -144,11 +147,12 @@ class Trainer(Generic[B]):
         batches = self.task.batches(first)
         clock = None
         if seconds is not None:  # a run that was over before goes on, and falls once more
-            clock = _Clock(began + seconds)
+            clock = _Clock(first, began, began + seconds)
             self.steps = max(self.steps, first + 3 * WINDOW)
         while self.done < (self.steps if until is None else min(until, self.steps)):
             self._recent.append(self.step(next(batches)))
-            if self.done % LOG_EVERY == 0 or self.done in (self.steps, until):
+            due = clock is not None and clock.due(self.done)
+            if due or self.done % LOG_EVERY == 0 or self.done in (self.steps, until):
                 here = time.monotonic() - began
                 self._log(before + here, here, first)  # waits for the device
                 if clock is not None:
@@ -185,7 +189,8 @@ class Trainer(Generic[B]):
         )
         if sys.stderr.isatty():
             print(f'\r{line}', end='\n' if self.done == total else '', file=sys.stderr, flush=True)
-        elif self.done % (LOG_EVERY * 25) == 0 or self.done == total:
+        elif time.monotonic() - self._spoke >= QUIET or self.done == total:
+            self._spoke = time.monotonic()
             self.tell(line)
 
     def _measure(self) -> None:
@@ -238,22 +243,30 @@ class _Clock:
     """Says how many steps a run has so that it is over in time, by the speed of the last ones.
 
     Args:
-        end: `time.monotonic` at which it must be over.
+        done: steps taken before.
+        now: `time.monotonic` at this moment.
+        end: likewise, at which it must be over.
     """
 
-    def __init__(self, end: float) -> None:
+    def __init__(self, done: int, now: float, end: float) -> None:
         self._end = end
-        self._mark: tuple[int, float] | None = None
+        self._mark = (done, now)
 
     def restart(self, done: int) -> None:
         """Leave out of account what was before."""
         self._mark = (done, time.monotonic())
 
+    def due(self, done: int) -> bool:
+        """Return whether enough was seen to say it: many steps, or slow ones."""
+        mark, then = self._mark
+        slow = time.monotonic() - then >= PART * (self._end - then)
+        return done > mark and (slow or done - mark >= WINDOW)
+
     def steps(self, done: int, planned: int) -> int:
         """Return the steps of the whole run, behind step `done` of `planned` ones."""
-        if self._mark is None or done - self._mark[0] < WINDOW:
+        if not self.due(done):
             return planned
         now, (mark, then) = time.monotonic(), self._mark
         self._mark = (done, now)
         each = (now - then) / (done - mark)
-        return done + max(1, int((self._end - now) * (1 - SPARE) / each))
+        return done + max(0, int((self._end - now) * (1 - SPARE) / each))

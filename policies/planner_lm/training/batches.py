@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from random import Random
@@ -20,7 +21,7 @@ SHORT, LONG = DECISIONS[1:], DECISIONS[:1]
 PLAN = '\nPlan? ='  # a question that training alone asks: the plan, spelled out
 GROUP = 8  # batches that are drawn at once and sorted by length among themselves
 # Widths of states, short and long questions: few shapes, so that few graphs are captured.
-ROOMS = ((256, 24, 64), (320, 24, 64), (384, 24, 64), (480, 24, 64), (640, 24, 64), (640, 24, 192))
+ROOMS = ((256, 16, 48), (320, 16, 48), (384, 16, 48), (480, 16, 48), (640, 16, 48), (640, 24, 192))
 NONE = -1  # nothing is taught at this byte
 
 
@@ -166,6 +167,7 @@ def _pad(rows: Sequence[Sequence[int]], width: int) -> tuple[Tensor, Tensor]:
 def stream(batches: Batches, first: int, workers: int) -> Iterator[Batch]:
     """Yield batches from number `first` on, without end; other processes make them up."""
     group, skip = divmod(first, GROUP)
+    workers = min(workers, os.cpu_count() or 1)
     loader: DataLoader[list[Batch]] = DataLoader(
         batches, batch_size=None, sampler=_Count(group), num_workers=workers,
         prefetch_factor=2 if workers else None, persistent_workers=False,

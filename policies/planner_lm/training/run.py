@@ -50,7 +50,8 @@ def train(
         until: stop after this step (no export before the end).
         tell: called with each line for people.
         seconds: make the run as long as fits this time, whatever the recipe's steps.
-        check: held-out situations on which the exported weights are measured; 0 = none.
+        check: held-out situations on which the exported weights are measured; 0 = none. No other
+            measurement of the run, and no calibration, takes more.
 
     Returns:
         The history that was written.
@@ -59,7 +60,7 @@ def train(
     place = torch.device(device)
     known = vocabulary.load(words)
     trained, held_out = Examples(known, recipe.seed), Examples(known, recipe.seed, held_out=True)
-    task = PlannerTask(recipe, trained, held_out, place)
+    task = PlannerTask(recipe, trained, held_out, place, check)
     trainer = Trainer(task, recipe.train, plain(recipe), out, place, tell)
     if resume:
         trainer.resume()
@@ -82,10 +83,13 @@ def train(
     if trainer.done == trainer.steps:
         average = trainer.average
         assert isinstance(average, Network)
-        some = _held_out(known, _CALIBRATING, recipe, min(CALIBRATION, recipe.train.measure))
+        count = min(CALIBRATION, task.measured)
+        trainer.tell(f'calibrating on {count} held-out situations')
+        some = _held_out(known, _CALIBRATING, recipe, count)
         history['temperature'] = calibrate(average, some, place)
         export(out / 'checkpoint', average, recipe)
         if check:
+            trainer.tell(f'measuring on {check} held-out situations')
             rounded = reopened(out / 'checkpoint', recipe).to(place)
             found = measure(rounded, _held_out(known, _CHECKING, recipe, check), place)
             history['check'] = summarise(found)

@@ -35,16 +35,23 @@ class PlannerTask:
         trained: situations to train on.
         held_out: situations to measure on.
         device: where to train.
+        most: held-out situations per measurement, at most; 0 = as many as the recipe says.
     """
 
     def __init__(
-        self, recipe: PlannerRecipe, trained: Examples, held_out: Examples, device: torch.device
+        self,
+        recipe: PlannerRecipe,
+        trained: Examples,
+        held_out: Examples,
+        device: torch.device,
+        most: int = 0,
     ) -> None:
         self.recipe, self.device = recipe, device
         self.network = fresh(recipe).to(device)
         self.optimizer = Muon(self.network, recipe.train)
         self._trained = Batches(trained, recipe.train.batch)
         self._held_out = Batches(held_out, min(recipe.train.batch, 128))
+        self.measured = min(recipe.train.measure, most or recipe.train.measure)
 
     def batches(self, first: int) -> Iterator[Batch]:
         """Yield the batch of step `first`, of the next one and so on, without end."""
@@ -81,9 +88,8 @@ class PlannerTask:
     def measure(self, average: nn.Module) -> dict[str, Any]:
         """Measure averaged weights on held-out situations."""
         assert isinstance(average, Network)
-        train = self.recipe.train
-        count = -(-train.measure // self._held_out.size)
-        batches = islice(stream(self._held_out, 0, train.workers), count)
+        count = -(-self.measured // self._held_out.size)
+        batches = islice(stream(self._held_out, 0, self.recipe.train.workers), count)
         return dict(summarise(measure(average, batches, self.device)))
 
     def told(self, measured: dict[str, Any]) -> str:
