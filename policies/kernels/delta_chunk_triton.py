@@ -161,10 +161,10 @@ def walk(
         turn = tl.load(turn_ptr + slot * K * K + square)
         keys = tl.load(keys_ptr + slot * C * K + by_key)
         new = tl.load(new_ptr + slot * C * V + by_value)
+        more = tl.dot(tl.trans(new), keys, input_precision='tf32x3')
         before = state.to(kind)
         tl.store(before_ptr + slot * V * K + tile, before)
-        state = tl.dot(tl.trans(new), keys, state * fade, input_precision='tf32x3')
-        state = tl.dot(before, turn, state, input_precision='tf32x3')
+        state = tl.dot(before, turn, tl.fma(state, fade, more), input_precision='tf32x3')
         fade = after
     return state
 

@@ -186,7 +186,7 @@ def sweep_mix(note: Callable[[str, float], None]) -> None:
     dims, norm = (16, 16, 128, 128), d.wide(128)
     replays = {rows: cases.delta_inputs(d, rows, dims, 4) for rows in (64, 2048, 4096, 8192)}
     totals: dict[tuple[int, int], float] = {}
-    for setting in ((3, 16), (2, 16), (2, 14), (2, 12), (2, 10), (2, 20), (3, 14), (3, 16)):
+    for setting in ((3, 16), (2, 16), (2, 14), (2, 12), (2, 20), (2, 28), (3, 12), (3, 6), (3, 16)):
         gd.CARRY_STAGES, gd.STRETCH = setting
         totals[setting] = 0.0
         for rows, inputs in replays.items():
