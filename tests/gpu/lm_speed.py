@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -186,7 +187,7 @@ def sweep_mix(note: Callable[[str, float], None]) -> None:
     dims, norm = (16, 16, 128, 128), d.wide(128)
     replays = {rows: cases.delta_inputs(d, rows, dims, 4) for rows in (64, 2048, 4096, 8192)}
     totals: dict[tuple[int, int], float] = {}
-    for setting in ((3, 16), (2, 16), (2, 14), (2, 12), (2, 20), (2, 28), (3, 12), (3, 6), (3, 16)):
+    for setting in product((3, 2), (16, 14, 12, 20, 28, 6)):
         gd.CARRY_STAGES, gd.STRETCH = setting
         totals[setting] = 0.0
         for rows, inputs in replays.items():
