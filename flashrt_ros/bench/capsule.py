@@ -60,6 +60,12 @@ def nothing() -> None:
     """Before a call that needs no preparation."""
 
 
+def waiter(ctx: Context) -> Callable[[], None]:
+    """The shortest way to wait for what sessions do: the device's own."""
+    native = ctx.current_stream().native
+    return nothing if native is None else native.synchronize
+
+
 def one_copy(ctx: Context, nbytes: int) -> Callable[[], object]:
     """The floor: one contiguous copy of as many bytes."""
     source = torch.empty(nbytes, dtype=torch.uint8, device=ctx.device).random_()
@@ -87,7 +93,7 @@ def robot_rows(device: str, runs: int) -> list[Row]:
             (nothing, plain.load),
             (nothing, one_copy(robot.ctx, capsule.nbytes)),
         ],
-        robot.ctx.current_stream().synchronize,
+        waiter(robot.ctx),
         runs,
         warm_seconds=2.0,  # the first rows of the process: its clocks and caches are cold
     )
@@ -113,7 +119,7 @@ def restore_rows(planner: Planner, lengths: Sequence[int], runs: int) -> list[Ro
             (nothing, FullCopy(planner.views(length)).load),
             (nothing, one_copy(planner.ctx, capsule.nbytes)),
         ]
-    times = report.interleaved(cases, planner.wait, runs)
+    times = report.interleaved(cases, waiter(planner.ctx), runs)
     rows = []
     for index, (capsule, length) in enumerate(zip(capsules, lengths, strict=True)):
         ours, plain, copied = times[3 * index : 3 * index + 3]
@@ -151,13 +157,14 @@ def turn_rows(planner: Planner, lengths: Sequence[int], runs: int) -> list[Row]:
         before = partial(appended, start)
         cases.append((before, partial(session.rollback, start)))
         cases.append((before, lambda: taken.append(session.snapshot('turn'))))
-    times = report.interleaved(cases, planner.wait, runs)
+    wait = waiter(planner.ctx)
+    times = report.interleaved(cases, wait, runs)
     floors = floor_of(times[0], fixed), floor_of(times[1], whole)
     rolled, snapped = [], []
     for index, length in enumerate(lengths):
         plain = FullCopy(planner.views(length))
         loaded, saved = report.interleaved(
-            [(nothing, plain.load), (nothing, plain.save)], planner.wait, runs, 0.1
+            [(nothing, plain.load), (nothing, plain.save)], wait, runs, 0.1
         )
         back, forth = times[2 + 2 * index : 4 + 2 * index]
         rolled.append(row(f'rollback {label(length)}', back, loaded, floors[0]))
@@ -263,7 +270,7 @@ def replay_row(planner: Planner, capsule: Capsule) -> Row:
     def replay() -> None:
         graph.replay(key)
 
-    wait = ctx.current_stream().synchronize
+    wait = waiter(ctx)
     report.timed(replay, wait, replays // 10, warm=20)  # clocks
     busy: list[float] = []
     idle: list[float] = []

@@ -52,6 +52,7 @@ class Live:
         strides = [rope.stride for rope in self.layout.ropes]
         self._rooms = tuple(zip(self._ropes, self.capacities, strides, strict=True))
         self._hosts = tuple(closure.host_entries.items())
+        self._readers = [(name, entry.get) for name, entry in self._hosts]
         self.registry: Registry | None = None
         self.held = [Text(None, 0) for _ in self._ropes]
         self._kept: list[Node | None] = [None for _ in self._ropes]  # counted in the gpu tier
@@ -110,7 +111,7 @@ class Live:
 
     def read_host(self) -> dict[str, Any]:
         """Deep copies of all host entries."""
-        return {name: host_state.copy(entry.get(), name) for name, entry in self._hosts}
+        return {name: host_state.copy(read(), name) for name, read in self._readers}
 
     def write_host(self, state: dict[str, Any]) -> None:
         """Set all host entries, or none: when one refuses, those before it are put back.
@@ -119,7 +120,7 @@ class Live:
             HostStateError: an entry refused; names it.
         """
         # Who refuses has changed nothing itself, so the last needs no copy of what it had.
-        before = {name: host_state.copy(entry.get(), name) for name, entry in self._hosts[:-1]}
+        before = {name: host_state.copy(read(), name) for name, read in self._readers[:-1]}
         done: list[str] = []
         for name, entry in self._hosts:
             try:
@@ -137,7 +138,9 @@ class Live:
         """Put a fixed part and texts into the live buffers; copies only what differs."""
         pieces: list[Piece] = []
         for index, text in enumerate(texts):
-            same = min(self.held[index].common(text), self._ropes[index].length.intact())
+            same = self.held[index].common(text)
+            if same:
+                same = min(same, self._ropes[index].length.intact())
             if same < text.length:
                 pieces += [
                     (index, node.blocks['gpu'], node.begin, node.end, first, last)
@@ -158,17 +161,20 @@ class Live:
             pieces.append((index, blocks[1 + len(pieces)], begin, end, begin, end))
         self.mover.save(blocks[0], pieces)
 
-    def segments(
+    def saved(
         self, blocks: Sequence[Block], texts: list[Text], growths: Sequence[Growth]
     ) -> tuple[Segment, tuple[Text, ...]]:
-        """The fixed part, and `texts` with their growths: of blocks that `save` filled."""
+        """The fixed part, and `texts` with their growths: what `save` put into the blocks."""
         fixed = Segment(blocks[0].nbytes)
         fixed.blocks['gpu'] = blocks[0]
         for number, (index, begin, end) in enumerate(growths, 1):
             node = Node(texts[index].node, begin, end, self.layout.ropes[index].stride, index)
             node.blocks['gpu'] = blocks[number]
             texts[index] = Text(node, end)
-        return fixed, tuple(texts)
+        whole = tuple(texts)
+        if whole:
+            self.settle(whole)
+        return fixed, whole
 
     def settle(self, texts: tuple[Text, ...], written: bool = False) -> None:
         """The live buffers hold `texts`: just `written` there, or as they were surveyed."""

@@ -109,7 +109,7 @@ class Text(NamedTuple):
             return self
         node = self.node
         while node is not None and node.begin >= length:
-            node = _parent(node)
+            node = node.parent
         return Text(node, length)
 
     def common(self, other: Text) -> int:
@@ -119,9 +119,9 @@ class Text(NamedTuple):
         while mine is not theirs:
             if theirs is None or (mine is not None and mine.depth >= theirs.depth):
                 assert mine is not None
-                length, mine = min(length, mine.begin), _parent(mine)
+                length, mine = min(length, mine.begin), mine.parent
             else:
-                limit, theirs = min(limit, theirs.begin), _parent(theirs)
+                limit, theirs = min(limit, theirs.begin), theirs.parent
         return min(length, limit)
 
     def pieces(self, start: int = 0) -> list[tuple[Node, int, int]]:
@@ -132,11 +132,5 @@ class Text(NamedTuple):
             if node.begin < end:
                 found.append((node, max(node.begin, start), end))
                 end = node.begin
-            node = _parent(node)
+            node = node.parent
         return found[::-1]
-
-
-def _parent(node: Node) -> Node | None:
-    parent = node.parent
-    assert parent is None or isinstance(parent, Node)
-    return parent

@@ -110,7 +110,7 @@ class Session:
             except BaseException:
                 registry.give(blocks)
                 raise
-            fixed, whole = live.segments(blocks, texts, growths)
+            fixed, whole = live.saved(blocks, texts, growths)
             capsule = Capsule(
                 registry,
                 live.layout,
@@ -124,7 +124,6 @@ class Session:
                 registry.stamp(),
             )
             registry.admit(capsule)
-            live.settle(whole)
             registry.collect()
         self._head = capsule.lineage
         if tier != 'gpu':
