@@ -37,6 +37,7 @@ from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 
 TAPS_ROWS, TAPS_WIDTH = 8, 1024
 CARRY_STAGES = 3
+PREPARE_REGISTERS = 255
 # Longer replays are taken in stretches of so many chunks: the walk leaves most of the GPU idle, so
 # it goes over one stretch while others are prepared and read.
 STRETCH = 16
@@ -226,7 +227,7 @@ def mix(
             mixed, proj, decay, bias, valid, turn, keys, new, ask, own, last,
             proj.stride(0), channels, key_heads, heads, key_dim, dim, start,
             C=CHUNK, K=k, V=v, PRECISION=inverse_precision(proj.dtype),
-            num_warps=PREPARE_WARPS, num_stages=1, **how,
+            num_warps=PREPARE_WARPS, num_stages=1, maxnreg=PREPARE_REGISTERS, **how,
         )  # fmt: skip
 
     def carried(start: int, stop: int) -> None:

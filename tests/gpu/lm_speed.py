@@ -155,7 +155,7 @@ def sweep() -> None:
         found[name] = ms
         say(f'{name}: {ms:.4f} ms')
 
-    sweep_mix(note)
+    found.update(sweep_mix())
     sweep_attention(note)
     results['sweep'] = found
     from flashrt_policies.hybrid_lm import schedule
@@ -177,8 +177,8 @@ def sweep() -> None:
     results['sweep'] = found
 
 
-def sweep_mix(note: Callable[[str, float], None]) -> None:
-    """The delta rule's stretches and how deep its walk loads; leaves the best setting in place."""
+def sweep_mix() -> dict[str, float]:
+    """The delta rule: chunks of a stretch, how deep its walk loads; the best is left in place."""
     import lm_kernel_cases as cases
 
     from flashrt_policies.kernels import gated_delta_triton as gd
@@ -186,17 +186,19 @@ def sweep_mix(note: Callable[[str, float], None]) -> None:
     d = cases.Draw('cuda', torch.bfloat16, 0)
     dims, norm = (16, 16, 128, 128), d.wide(128)
     replays = {rows: cases.delta_inputs(d, rows, dims, 4) for rows in (64, 2048, 4096, 8192)}
-    totals: dict[tuple[int, int], float] = {}
-    for setting in product((3, 2), (16, 14, 12, 20, 28, 6)):
-        gd.CARRY_STAGES, gd.STRETCH = setting
-        totals[setting] = 0.0
-        for rows, inputs in replays.items():
-            ms = gpu_ms(partial(gd.mix, *inputs, norm, 1e-6, d.number(rows), dims))
-            note(f'mix {rows}: stages, stretch {setting}', ms)
-            totals[setting] += ms / rows
+    totals: dict[tuple[int, int, int], float] = {}
+    for setting in product((3, 2), (255, 168), (16, 14, 12, 20, 28, 6)):
+        gd.CARRY_STAGES, gd.PREPARE_REGISTERS, gd.STRETCH = setting
+        found = {
+            rows: gpu_ms(partial(gd.mix, *inputs, norm, 1e-6, d.number(rows), dims), 8)
+            for rows, inputs in replays.items()
+        }
+        say('depth, registers, stretch', setting, *(f'{n}: {ms:.4f}' for n, ms in found.items()))
+        totals[setting] = sum(ms / rows for rows, ms in found.items() if rows > 64)
     best = min(totals, key=lambda setting: totals[setting])
-    gd.CARRY_STAGES, gd.STRETCH = best
-    say('stages, stretch of the models below:', best)
+    gd.CARRY_STAGES, gd.PREPARE_REGISTERS, gd.STRETCH = best
+    say('the models below:', best)
+    return {str(setting): total for setting, total in totals.items()}
 
 
 def sweep_attention(note: Callable[[str, float], None]) -> None:
