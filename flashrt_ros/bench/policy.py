@@ -90,15 +90,16 @@ def chunk_rows(
         measured.say(tasks[turn[0] % 2])
         measured.policy.plan()
 
-    found.append(Row(f'{work} new prompt', 0.0, 'ms', spread=timing(measured, reprompt, runs)))
+    fewer = max(3, runs // 2)
+    found.append(Row(f'{work} new prompt', 0.0, 'ms', spread=timing(measured, reprompt, fewer)))
     found[-1].ours = found[-1].spread['p50']
     policy = measured.policy
     for part, call in (
         ('images', policy.replay_vision), ('prefix', policy.replay_prefix),
         ('steps', policy.replay_denoise),
     ):  # fmt: skip
-        found[0].spread[part] = timing(measured, call, runs)['p50']
-    chunks = 3 if measured.ctx.device.type == 'cpu' else 20
+        found[0].spread[part] = timing(measured, call, fewer)['p50']
+    chunks = 6 if measured.ctx.device.type == 'cpu' else 20
     joined = Row(f'{work} jump', round(jump(measured, True, chunks), 4), 'normalised')
     joined.spread = {'free': round(jump(measured, False, chunks), 4), 'chunks': float(chunks)}
     return [*found, joined]
@@ -110,6 +111,7 @@ def jump(measured: Measured, guided: bool, chunks: int) -> float:
     A chunk every 8 ticks, in effect after 4; normalised units.
     """
     before: np.ndarray | None = None
+    measured.policy.reset(0)
     found = []
     elapsed = min(8, measured.policy.spec.horizon // 2)
     delay = elapsed // 2
@@ -132,7 +134,7 @@ def identical(measured: Measured, first: np.ndarray) -> bool:
 
 def replay_row(device: str, replays: int) -> Row:
     """Allocations of the device's allocator over replays of one chunk, and if any differed."""
-    measured = Measured('smolvla', 1, device)
+    measured = Measured('smolvla', 1, device, steps=2)  # fewer: what is looked for is in each
     measured.act()
     measured.ctx.freeze()
     policy = measured.policy
@@ -160,6 +162,7 @@ def replay_row(device: str, replays: int) -> Row:
         measured.wait()
     found = Row('allocations', float(len(seen)), 'count')
     found.spread = {'replays': float(replays), 'identical': float(not bool(ever.any()))}
+    found.spread['steps'] = float(policy._parts.network.steps)
     return found
 
 
@@ -207,9 +210,8 @@ def rows(device: str, log: Log = print, works: Iterable[tuple[str, int]] = WORKS
         yield from chunk_rows('pi05', 2, device, rate, runs, float8=True)
         release(device)
         yield from cosine_rows(device)
-    yield replay_row(device, 20 if cpu else REPLAYS)
-    release(device)
     yield from policy_ready.rows(device)
+    yield replay_row(device, 20 if cpu else REPLAYS)
 
 
 def measure(device: str = 'cpu', peers: Iterable[str] = PEERS, log: Log = print) -> list[Row]:

@@ -46,13 +46,13 @@ class Letters:
         return type('Encoded', (), {'ids': [ord(letter) % 256 for letter in text]})
 
 
-def stand_in(family: str, views: int, tiny: bool) -> Folder:
+def stand_in(family: str, views: int, tiny: bool, steps: int = STEPS) -> Folder:
     """Return what a folder of this family would say."""
     side = 16 if tiny else 224
     return Folder(
         path=Path('random'), family=family, config={},
         cameras={f'view{i}': (side, side) for i in range(views)}, state_dim=8, action_dim=8,
-        horizon=10 if tiny else HORIZON, steps=2 if tiny else STEPS, modes={}, eps=0.0,
+        horizon=10 if tiny else HORIZON, steps=2 if tiny else steps, modes={}, eps=0.0,
         prompt_tokens=PROMPTS[family], tokenizer='', files=(),
     )  # fmt: skip
 
@@ -73,6 +73,7 @@ class Measured:
         dtype: what it computes in; by default bfloat16 on a GPU.
         float8: the expert's products in one byte a number.
         seed: of the weights.
+        steps: of the flow, at full size.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Measured:
         dtype: torch.dtype | None = None,
         float8: bool = False,
         seed: int = 0,
+        steps: int = STEPS,
     ) -> None:
         tiny = device == 'cpu'
         self.family, self.views = family, views
@@ -90,7 +92,7 @@ class Measured:
         self.sizes = TINY if tiny else FULL[family]
         dtype = dtype or (torch.float32 if tiny else torch.bfloat16)
         source = RandomSource(self.ctx.device, dtype, seed)
-        folder = stand_in(family, views, tiny)
+        folder = stand_in(family, views, tiny, steps)
         with torch.no_grad():
             network, digest = build(family, source, self.sizes, folder, float8)
         state, action = plain(folder.state_dim), plain(folder.action_dim)

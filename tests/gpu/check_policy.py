@@ -36,6 +36,7 @@ from flashrt_ros.bench import policy as bench  # noqa: E402
 from flashrt_ros.bench import report  # noqa: E402
 from flashrt_ros.bench.policy_models import Measured  # noqa: E402
 
+STARTED = time.time()
 results: dict[str, Any] = {}
 lines: list[str] = []
 device = 'cuda'
@@ -105,10 +106,9 @@ def fixtures() -> None:
 
 
 def sweep() -> None:
-    """The settings of the steps' kernels; what is best holds for the parts behind."""
-    began = time.time()
-    failed = policy_speed.warm_all(device) if device == 'cuda' else []
-    say('compiled in', round(time.time() - began, 1), 's; failed:', failed or 'none')
+    """The settings of the kernels of prefix and steps; what is best holds for the parts behind."""
+    families = policy_speed.FAMILIES
+    warm([(name, family, 'bfloat16') for name in policy_speed.SETTINGS for family in families])
     found, times, best = policy_speed.sweep(device)
     for line in found:
         say(' ', line)
@@ -119,12 +119,22 @@ def sweep() -> None:
     bench.release(device)
 
 
+def warm(jobs: list[tuple[str, str, str]]) -> None:
+    """Compile side by side: one after the other takes minutes."""
+    if device == 'cuda':
+        began = time.time()
+        failed = policy_speed.warm_all(device, jobs)
+        say('compiled in', round(time.time() - began, 1), 's; failed:', failed or 'none')
+
+
 def full() -> None:
     """Every row of the benchmark, into a report of its own."""
+    warm([('as they are', *kind) for kind in policy_speed.WHOLE])
     rows = []
     for row in bench.rows(device, say, works):
         rows.append(row)
-        say(row.work, row.ours, row.unit, row.spread, row.floor.get('value'))
+        least = row.floor.get('value')
+        say(f'{time.time() - STARTED:.0f} s', row.work, row.ours, row.unit, row.spread, least)
         (out / 'report.json').write_text(
             json.dumps(report.build('policy', device, rows), indent=1) + '\n'
         )

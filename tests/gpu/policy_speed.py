@@ -1,10 +1,10 @@
-"""What the Euler steps cost by the settings of their kernels, and which settings to keep.
+"""What prefix and Euler steps cost by the settings of their kernels, and which settings to keep.
 
-    python tests/gpu/policy_speed.py warm SETTING DEVICE
+    python tests/gpu/policy_speed.py SETTING FAMILY PRECISION DEVICE
 
 compiles what one setting needs, on few layers, so that many do it side by side. `sweep` then
-captures the steps of whole policies once for each setting, in one process, and says what every one
-of them changes, in time and in the actions.
+captures prefix and steps of whole policies once for each setting, in one process, and says what
+every one of them changes, in time and in what comes out.
 """
 
 from __future__ import annotations
@@ -15,28 +15,40 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
 
+from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
+from flashrt_policies.kernels.vla import joint
 from flashrt_policies.kernels.vla import linear_triton as vla_linear_triton
 from flashrt_policies.vla import sizes
-from flashrt_ros.bench import policy as bench
 from flashrt_ros.bench import policy_models
 from flashrt_ros.bench.policy_models import Measured
 
 FAMILIES = ('pi05', 'smolvla')
 WORTH = 0.01  # of the time: what a setting must save to be kept
-linear = vla_linear_triton
+linear, attention = vla_linear_triton, vla_attention_triton
 Setting = tuple[tuple[Any, str, Any], ...]
 SETTINGS: dict[str, Setting] = {
     'as they are': (),
-    'loads-8': ((linear, 'LOADS', 8),),
-    'tiles-wider': ((linear, 'BUSY', 0.2),),
-    'four-parts': ((linear, 'PARTS', 4),),
+    'tiles-64': ((linear, 'WIDTHS', (64, 32, 16)),),
+    'four-wide-parts': ((linear, 'PARTS', 4), (linear, 'PART_WIDTH', 64)),
+    'attend-4-warps': ((attention, 'WARPS', (4, 4)),),
+    'attend-8-warps': ((attention, 'WARPS', (8, 8)),),
+    'attend-6-parts': ((attention, 'PARTS', 6),),
+    'heads-apart': ((joint, 'SMALL', 0),),
 }
+# What the benchmark compiles: family and precision.
+PRECISIONS = {
+    'bfloat16': (torch.bfloat16, False), 'float8': (torch.bfloat16, True),
+    'float32': (torch.float32, False),
+}  # fmt: skip
+WHOLE = (
+    *((family, 'bfloat16') for family in sizes.FULL), ('pi05', 'float8'), ('pi05', 'float32'),
+)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -48,8 +60,8 @@ def applied(setting: Setting) -> Iterator[None]:
         yield
 
 
-def warm(name: str, device: str) -> None:
-    """Compile what a setting needs: two layers of full width launch all that there is."""
+def warm(name: str, family: str, precision: str, device: str) -> None:
+    """Compile what a setting needs: few layers of full width launch all that there is."""
 
     def short(whole: sizes.Sizes) -> sizes.Sizes:
         one = dataclasses.replace
@@ -58,29 +70,40 @@ def warm(name: str, device: str) -> None:
             expert=one(whole.expert, layers=2), vocabulary=512,
         )  # fmt: skip
 
-    full = {family: short(whole) for family, whole in sizes.FULL.items()}
+    full = {name: short(whole) for name, whole in sizes.FULL.items()}
+    dtype, float8 = PRECISIONS[precision]
     with applied(SETTINGS[name]), mock.patch.object(policy_models, 'FULL', full):
-        for family in FAMILIES:
-            measured = Measured(family, 2, device)
-            call, _ = steps(measured)
-            with torch.no_grad():
-                call()
-            measured.wait()
+        Measured(family, 2, device, None if device == 'cpu' else dtype, float8).act()
 
 
-def warm_all(device: str, width: int = 14) -> list[str]:
-    """Compile for every setting, some side by side; return what failed."""
-    waiting, running, failed = list(SETTINGS), {}, []
+def warm_all(device: str, jobs: Iterable[tuple[str, str, str]], width: int = 14) -> list[str]:
+    """Compile for every job (setting, family, precision), side by side; return what failed."""
+    waiting, failed = list(jobs), []
+    running: dict[tuple[str, ...], subprocess.Popen[str]] = {}
     while waiting or running:
         while waiting and len(running) < width:
-            name = waiting.pop(0)
-            command = [sys.executable, __file__, 'warm', name, device]
-            running[name] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        name = next(iter(running))
-        _, errors = running[name].communicate()
-        if running.pop(name).returncode:
-            failed.append(f'{name}: {errors.strip()[-300:]}')
+            job = waiting.pop(0)
+            command = [sys.executable, __file__, *job, device]
+            running[job] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        first = next(iter(running))
+        _, errors = running[first].communicate()
+        if running.pop(first).returncode:
+            failed.append(f'{first}: {errors.strip()[-300:]}')
     return failed
+
+
+def prefix(measured: Measured) -> tuple[Callable[[], None], torch.Tensor]:
+    """Return a call that runs the prefix, and the keys and values that it fills."""
+    policy = measured.policy
+    words = policy.words.tensor[: policy._room]
+
+    def call() -> None:
+        policy._parts.network.fill(
+            policy.features.tensor, words, policy.length.tensor, policy.state.tensor,
+            policy.kv.tensor,
+        )  # fmt: skip
+
+    return call, policy.kv.tensor[:, :, : policy._parts.network.prefix_tokens]
 
 
 def steps(measured: Measured) -> tuple[Callable[[], None], torch.Tensor]:
@@ -125,9 +148,9 @@ def timed(call: Callable[[], None], device: str, rounds: int = 30) -> float:
 
 
 def sweep(device: str) -> tuple[list[str], dict[str, dict[str, float]], Setting]:
-    """Return a line for each setting, milliseconds by family and setting, and what to keep.
+    """Return a line for each setting, milliseconds by part and setting, and what to keep.
 
-    What to keep is every setting that alone saves time in sum over the families, the best of those
+    What to keep is every setting that alone saves time in sum over the parts, the best of those
     that contradict each other, if together they save more than the best alone.
     """
     lines: list[str] = []
@@ -136,22 +159,23 @@ def sweep(device: str) -> tuple[list[str], dict[str, dict[str, float]], Setting]
     with torch.no_grad():
         for measured in policies.values():
             measured.act()
-    calls = {family: steps(measured) for family, measured in policies.items()}
+    calls = {f'{family} prefix': prefix(measured) for family, measured in policies.items()}
+    calls.update((f'{family} steps', steps(measured)) for family, measured in policies.items())
     base: dict[str, torch.Tensor] = {}
 
     def measure(name: str, setting: Setting) -> float:
         with applied(setting):
-            for family, (call, x) in calls.items():
+            for part, (call, result) in calls.items():
                 try:
                     spent = timed(call, device)
                 except Exception as error:  # too much shared memory, say
-                    lines.append(f'{name} {family}: failed: {str(error)[:100]}')
+                    lines.append(f'{name} {part}: failed: {str(error)[:100]}')
                     spent = float('inf')
-                found.setdefault(family, {})[name] = round(spent, 3)
-                base.setdefault(family, x.clone())
-                off = bench.off(base[family].cpu().numpy(), x.cpu().numpy())
-                lines.append(f'{name} {family}: {spent:.3f} ms, 1-cosine {off:.1e}')
-        return sum(found[family][name] for family in calls)
+                found.setdefault(part, {})[name] = round(spent, 3)
+                base.setdefault(part, result.clone())
+                off = float((result.float() - base[part].float()).norm() / base[part].norm())
+                lines.append(f'{name} {part}: {spent:.3f} ms, changes by {off:.1e}')
+        return sum(found[part][name] for part in calls)
 
     totals = {name: measure(name, setting) for name, setting in SETTINGS.items()}
     first = totals.pop('as they are')
@@ -173,4 +197,4 @@ def sweep(device: str) -> tuple[list[str], dict[str, dict[str, float]], Setting]
 
 
 if __name__ == '__main__':
-    warm(*sys.argv[2:4])
+    warm(*sys.argv[1:5])

@@ -46,7 +46,8 @@ def test_replays_are_counted_and_compared(monkeypatch: pytest.MonkeyPatch) -> No
     The planted fault: noise that is not the same for two replays.
     """
     row = policy.replay_row('cpu', 2)
-    assert row.work == 'allocations' and row.spread == {'replays': 2.0, 'identical': 1.0}
+    assert row.work == 'allocations'
+    assert row.spread == {'replays': 2.0, 'identical': 1.0, 'steps': 2.0}
 
     class Running(Measured):
         def replay(self) -> None:

@@ -30,8 +30,10 @@ from flashrt_policies.kernels.vla.rope_triton import angles, place_heads
 DEPTH = 128  # of a tile
 LOADS = 5  # in flight
 WARPS = 4
-WIDTHS = (64, 32, 16)  # columns of a tile
-BUSY = 0.3  # of the processors that a choice of tiles should keep busy
+WIDTHS = (128, 64, 32, 16)  # columns of a tile
+# Of the processors, what a choice of tiles should keep busy. Less than half: the next kernel's
+# tiles find room beside them, and ask for their weights meanwhile.
+BUSY = 0.3
 DEEP = 2048  # an input from here on is cut in parts
 PARTS, PART_WIDTH = 2, 32  # so many, for tiles of so many columns
 COUNTERS = 8192  # tiles of one launch
@@ -224,6 +226,8 @@ def _launch(
     k = min(DEPTH, max(16, triton.next_power_of_2(depth)))
     if x.element_size() == 4:
         k = min(k, 32)
+    while k > 32 and stages(x, (r + n) * k, LOADS) < min(3, LOADS):
+        k //= 2  # many small loads in flight rather than few large ones
     row_bytes = depth * weight.data.element_size()
     none = out  # stands for pointers that are not read
     part = count = none
