@@ -14,6 +14,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 
 from flashrt_interfaces.msg import LoopStats
 from flashrt_ros.errors import FlashrtError
+from flashrt_ros.nodes.aside import Aside
 from flashrt_ros.nodes.telemetry import Telemetry
 
 OK = TransitionCallbackReturn.SUCCESS
@@ -54,7 +55,11 @@ class Managed(LifecycleNode):
     ``__init__`` declares parameters; `configure` allocates, loads and warms up; `activate`
     starts; `deactivate` stops; `cleanup` gives back. Each may raise `FlashrtError`: the
     transition then fails, and the reason is one line in the log.
+
+    Callbacks come one at a time, on the executor's one thread; what waits goes `aside`.
     """
+
+    aside_threads = 1
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
@@ -62,6 +67,7 @@ class Managed(LifecycleNode):
         self.ready = False  # configured
         self._made: list[tuple[Any, Any]] = []
         self.log = Log(self)
+        self.aside = Aside(self.log, self.aside_threads)
         self.telemetry = Telemetry(self)
 
     def stamp(self) -> tuple[int, int]:
@@ -86,23 +92,23 @@ class Managed(LifecycleNode):
 
     # What `configure` makes with these is unmade when the node is cleaned up.
 
-    def listen(
-        self, kind: Any, topic: str, heard: Any, profile: Any, group: Any = None, **more: Any
-    ) -> Any:
+    def listen(self, kind: Any, topic: str, heard: Any, profile: Any, **more: Any) -> Any:
         """Subscribe to ``topic``."""
-        made = self.create_subscription(kind, topic, heard, profile, callback_group=group, **more)
+        made = self.create_subscription(kind, topic, heard, profile, **more)
         self._made.append((self.destroy_subscription, made))
         return made
 
-    def offer(self, kind: Any, service: str, answer: Any, group: Any = None) -> Any:
-        """Offer ``service``."""
-        made = self.create_service(kind, service, answer, callback_group=group)
+    def offer(self, kind: Any, service: str, answer: Any, aside: bool = False) -> Any:
+        """Offer ``service``; with ``aside`` it may wait, and is answered from another thread."""
+        made = self.create_service(kind, service, answer)
+        if aside:
+            self.aside.serve(made)
         self._made.append((self.destroy_service, made))
         return made
 
-    def every(self, seconds: float, look: Any, group: Any = None) -> Any:
+    def every(self, seconds: float, look: Any) -> Any:
         """Call ``look`` every so many seconds."""
-        made = self.create_timer(seconds, look, callback_group=group)
+        made = self.create_timer(seconds, look)
         self._made.append((self.destroy_timer, made))
         return made
 
@@ -116,6 +122,7 @@ class Managed(LifecycleNode):
         was_active, self.active = self.active, False
         if was_active:
             self._step('deactivate', self.deactivate)
+        self.aside.close()
 
     def _step(self, name: str, step: Callable[[], None]) -> TransitionCallbackReturn:
         try:

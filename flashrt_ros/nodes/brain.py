@@ -40,7 +40,7 @@ class Brain(policy.PolicyNode):
     def configure(self) -> None:
         """Make policy and planner, and answer questions."""
         super().configure()
-        Desk(self, lambda: self.planner, self.worker.call)
+        Desk(self, lambda: self.planner, self.worker.call, aside=True)
         self._announcer.listen()
 
     def hosts(self, skills: Sequence[str], ctx: Any, mailbox: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Brain(policy.PolicyNode):
 
 def main() -> None:
     """Run the brain."""
-    run(Brain, threads=3)
+    run(Brain)
 
 
 if __name__ == '__main__':

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
-
 from flashrt_interfaces.msg import CapsuleInfo
 from flashrt_interfaces.srv import BeginEpisode, ListCapsules, Restore, Snapshot
 from flashrt_ros.control.shelf import Shelf
@@ -46,11 +44,10 @@ class BrainServices(Managed):
     def offer_services(self, capsules: int) -> None:
         """Offer them; called when the node is configured."""
         self._shelf: Shelf[Any] = Shelf('the brain', capsules)
-        group = MutuallyExclusiveCallbackGroup()
-        self.offer(BeginEpisode, names.BRAIN_BEGIN, self._begin, group)
-        self.offer(Snapshot, names.BRAIN_SNAPSHOT, self._snapshot, group)
-        self.offer(Restore, names.BRAIN_RESTORE, self._restore, group)
-        self.offer(ListCapsules, names.BRAIN_LIST, self._list, group)
+        self.offer(BeginEpisode, names.BRAIN_BEGIN, self._begin, aside=True)
+        self.offer(Snapshot, names.BRAIN_SNAPSHOT, self._snapshot, aside=True)
+        self.offer(Restore, names.BRAIN_RESTORE, self._restore, aside=True)
+        self.offer(ListCapsules, names.BRAIN_LIST, self._list, aside=True)
 
     @property
     def capsules(self) -> list[Any]:

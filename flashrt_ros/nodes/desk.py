@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
-
 from flashrt_interfaces.msg import Answer, Question
 from flashrt_interfaces.srv import Decide
 from flashrt_ros.control.deciding import DecidingPlanner
@@ -25,14 +23,18 @@ class Desk:
         node: whose service it is.
         planner: returns the planner in force.
         call: runs a job where graphs are replayed, and returns what it returns.
+        aside: that is another thread, and waited for.
     """
 
     def __init__(
-        self, node: Any, planner: Callable[[], Planner], call: Callable[[Callable[[], Any]], Any]
+        self,
+        node: Any,
+        planner: Callable[[], Planner],
+        call: Callable[[Callable[[], Any]], Any],
+        aside: bool = False,
     ) -> None:
         self._node, self._planner, self._call = node, planner, call
-        group = MutuallyExclusiveCallbackGroup()
-        node.offer(Decide, names.DECIDE, self._serve, group)
+        node.offer(Decide, names.DECIDE, self._serve, aside)
 
     def _serve(self, request: Decide.Request, response: Decide.Response) -> Decide.Response:
         done: Decide.Response = answers(self.decide)(self._node, request, response)

@@ -46,8 +46,8 @@ class Hearing:
             self._recent.append((key(msg.header.stamp), msg.tick, msg.applied_epoch))
         self.wait.notify()
 
-    def brain(self, msg: ControlCommand) -> None:
-        """Take a command of the brain."""
+    def brain(self, msg: bytes) -> None:
+        """Take a command of the brain, as it came."""
         self._ages['brain'].feed()
 
     def gate(self, msg: ControlCommand) -> None:

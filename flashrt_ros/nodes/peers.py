@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
 from flashrt_ros.errors import FlashrtError
@@ -31,12 +30,11 @@ class Peers:
     def __init__(self, node: Node, timeout: float) -> None:
         self._node = node
         self._timeout = timeout
-        self._group = ReentrantCallbackGroup()
         self._clients: dict[str, Any] = {}
 
     def add(self, kind: Any, name: str) -> None:
         """Make the client of service ``name``."""
-        self._clients[name] = self._node.create_client(kind, name, callback_group=self._group)
+        self._clients[name] = self._node.create_client(kind, name)
 
     def call(self, name: str, request: Any, timeout: float | None = None) -> Any:
         """Return the answer of service ``name``.

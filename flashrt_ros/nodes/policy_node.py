@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from sensor_msgs.msg import Image, JointState
 
 from flashrt_interfaces.msg import ActionChunk, EpisodeState, LoopStats, RobotState, Subgoal
@@ -141,22 +140,19 @@ class PolicyNode(BrainServices):
         self.log.info(f'policy {p.policy!r} on {p.device}: ready in {spent:.1f} s')
 
     def _listen(self, cameras: Sequence[str]) -> None:
-        group = MutuallyExclusiveCallbackGroup()
         given = pairs(self, 'camera_topics', self.p.camera_topics, cameras)
         latest = qos.image_subscription(self.p.image_reliability)
         for camera in cameras:
             topic = given.get(camera, names.IMAGE.format(camera=camera))
             loud = qos.mismatch(topic, 'image_reliability', self.log)
-            self.listen(
-                Image, topic, self._image_of(camera, topic), latest, group, event_callbacks=loud
-            )
+            self.listen(Image, topic, self._image_of(camera, topic), latest, event_callbacks=loud)
         if self.p.joint_topic:
             any_sender = qos.image_subscription('best_effort')
-            self.listen(JointState, self.p.joint_topic, self._on_joints, any_sender, group)
-        self.listen(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE, group)
-        self.listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED, group)
+            self.listen(JointState, self.p.joint_topic, self._on_joints, any_sender)
+        self.listen(RobotState, names.ROBOT_STATE, self._on_state, qos.STATE)
+        self.listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED)
         if not self.hosts_planner:
-            self.listen(Subgoal, names.SUBGOAL, self._on_subgoal, qos.TELEMETRY, group)
+            self.listen(Subgoal, names.SUBGOAL, self._on_subgoal, qos.TELEMETRY)
 
     def _build(self) -> None:
         import torch
@@ -343,7 +339,7 @@ class PolicyNode(BrainServices):
 
 def main() -> None:
     """Run the policy alone; its subgoals come over the Subgoal topic."""
-    run(PolicyNode, threads=3)
+    run(PolicyNode)
 
 
 if __name__ == '__main__':

@@ -14,7 +14,6 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
 from mcap.writer import CompressionType, Writer
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import Image
 
@@ -104,7 +103,6 @@ class RecorderNode(Managed):
                 f'recordings cannot go to {self.folder}: {error.strerror}; set `folder` to one '
                 'that can be written to'
             ) from None
-        group = MutuallyExclusiveCallbackGroup()
         topics: list[tuple[type, str, Any]] = [
             (EpisodeState, names.EPISODE, qos.LATCHED),
             (RobotState, names.ROBOT_STATE, qos.TELEMETRY),
@@ -119,8 +117,8 @@ class RecorderNode(Managed):
         for camera in filter(None, self.p.cameras):
             topics.append((Image, names.IMAGE.format(camera=camera), latest))
         for kind, topic, profile in topics:
-            self.listen(kind, topic, self._into(topic, kind), profile, group, raw=True)
-        self.every(LOOK_S, self._look, group)
+            self.listen(kind, topic, self._into(topic, kind), profile, raw=True)
+        self.every(LOOK_S, self._look)
 
     def deactivate(self) -> None:
         """Complete the file that is being written."""

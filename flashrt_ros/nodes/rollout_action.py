@@ -6,12 +6,13 @@ episode that is interrupted, reset or started anew by somebody else is no longer
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 
 from flashrt_interfaces.action import Rollout
 from flashrt_interfaces.msg import EpisodeState, Subgoal
@@ -23,6 +24,15 @@ from flashrt_ros.nodes.operations import Operations
 
 FEEDBACK_S = 1.0  # longest time without feedback, in seconds
 RESULT_S = 900  # for which a result is kept: who asks late, still gets it
+
+
+class _Server(ActionServer):
+    """An action server that runs each goal on a thread of its own: a goal waits for others."""
+
+    def notify_execute(self, goal_handle: Any, execute_callback: Callable | None) -> None:
+        """Run the goal; called when it has been accepted."""
+        running = self._execute_goal(execute_callback or self._execute_callback, goal_handle)
+        threading.Thread(target=asyncio.run, args=(running,), name='goal', daemon=True).start()
 
 
 class RolloutAction:
@@ -40,17 +50,13 @@ class RolloutAction:
         self._done: set[int] = set()  # places in the plan of the subgoals that are reached
         self._subgoal = Subgoal()
         self._stop = False  # the goal was cancelled
-        # What is called after a request to cancel comes when that is answered: one at a time.
-        group = MutuallyExclusiveCallbackGroup()
-        self._answered = node.create_guard_condition(self.changed, callback_group=group)
-        self._server = ActionServer(
+        self._server = _Server(
             node,
             Rollout,
             names.ROLLOUT,
             self._run,
             goal_callback=self._wanted,
             cancel_callback=self._cancelled,
-            callback_group=group,
             result_timeout=RESULT_S,
         )
 
@@ -67,7 +73,7 @@ class RolloutAction:
         """Stop at once; the goal's own thread says so in its result."""
         self._stop = True
         self.changed()
-        self._answered.trigger()
+        self._node.executor.create_task(self.changed)  # its turn comes once this is answered
         return CancelResponse.ACCEPT
 
     def changed(self) -> None:

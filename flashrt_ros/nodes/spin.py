@@ -13,14 +13,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import rclpy
-from rclpy.executors import (
-    Executor,
-    ExternalShutdownException,
-    MultiThreadedExecutor,
-    SingleThreadedExecutor,
-)
+from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.signals import SignalHandlerOptions
+from rclpy.task import Future
 
 from flashrt_ros.errors import FlashrtError
 from flashrt_ros.nodes import scheduling
@@ -42,7 +38,7 @@ def die_with_parent() -> None:
         sys.exit(1)
 
 
-def run(make: Callable[[], Any], threads: int = 1) -> NoReturn:
+def run(make: Callable[[], Any]) -> NoReturn:
     """Spin the node that ``make`` returns until SIGINT, SIGTERM or shutdown; end the process.
 
     A node with ``autostart`` is configured and activated first.
@@ -57,7 +53,7 @@ def run(make: Callable[[], Any], threads: int = 1) -> NoReturn:
     sys.setswitchinterval(_TURN)
     code = 1
     try:
-        code = _spin(make, threads)
+        code = _spin(make)
     except FlashrtError as error:
         print(f'{error}', file=sys.stderr)
         code = 2
@@ -70,7 +66,19 @@ def run(make: Callable[[], Any], threads: int = 1) -> NoReturn:
         os._exit(code)
 
 
-def _spin(make: Callable[[], Any], threads: int) -> int:
+def executor() -> Executor:
+    """Return what calls a node's callbacks, one at a time.
+
+    The older one builds its wait set anew for every message, which costs more than the message.
+    """
+    try:
+        from rclpy.experimental import EventsExecutor
+    except ImportError:  # ROS 2 Jazzy
+        return SingleThreadedExecutor()
+    return EventsExecutor()
+
+
+def _spin(make: Callable[[], Any]) -> int:
     stop = threading.Event()
 
     def leave(*_: object) -> None:
@@ -79,14 +87,12 @@ def _spin(make: Callable[[], Any], threads: int) -> int:
         last.daemon = True
         last.start()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    spinner = executor()
+    for number in (signal.SIGINT, signal.SIGTERM):  # after the executor, which takes them, too
+        signal.signal(number, leave)
     node = make()
-    executor: Executor = SingleThreadedExecutor()
-    if threads > 1:
-        executor = MultiThreadedExecutor(num_threads=threads)
-    executor.add_node(node)
+    spinner.add_node(node)
     if hasattr(node, 'p'):
         scheduling.apply(node)
     if getattr(node, 'autostart', False):
@@ -96,15 +102,12 @@ def _spin(make: Callable[[], Any], threads: int) -> int:
         while not stop.is_set() and rclpy.ok():
             # What a cleanup destroys may be waited for at that very moment: wait anew, without it.
             with contextlib.suppress(rclpy_implementation.InvalidHandle):
-                executor.spin_once(timeout_sec=_LOOK)
+                spinner.spin_until_future_complete(Future(), timeout_sec=_LOOK)
     except ExternalShutdownException:
         pass
     finally:
         if hasattr(node, 'close'):
             node.close()
-        pool = getattr(executor, '_executor', None)
-        if pool is not None:  # callbacks under way end before what they use is taken down
-            pool.shutdown(wait=True)
-        executor.shutdown()
+        spinner.shutdown()
         node.destroy_node()
     return 0

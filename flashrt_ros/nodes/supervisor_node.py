@@ -7,9 +7,10 @@ does stands in `operations`.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
+from lifecycle_msgs.srv import ChangeState
 from std_srvs.srv import Trigger
 
 from flashrt_interfaces.msg import ControlCommand, EpisodeState, LoopStats, RobotState, Subgoal
@@ -52,7 +53,12 @@ PARAMS = (
 
 
 class SupervisorNode(Managed):
-    """Starts, interrupts, resumes and resets episodes; holds the robot when a peer dies."""
+    """Starts, interrupts, resumes and resets episodes; holds the robot when a peer dies.
+
+    What it does asks its peers and waits for them, so all of it goes aside.
+    """
+
+    aside_threads = 8
 
     def __init__(self, name: str = 'supervisor', **options: Any) -> None:
         super().__init__(name, **options)
@@ -72,22 +78,26 @@ class SupervisorNode(Managed):
             self._publish,
             self.log,
             lambda: self.get_clock().now().nanoseconds,
-            lambda job: self.executor.create_task(job),
+            self.aside.do,
         )
         self._rivals = Rivals(self, names.GATED, GHOST_S)
         self._announce = self.create_publisher(EpisodeState, names.EPISODE, qos.ALIVE)
         self.rollout = RolloutAction(self, self.operations, self.hearing)
+        self._looking: Future | None = None
+        for service in self.services:  # a deactivation closes the gate, and waits for its word
+            if service.srv_type is ChangeState:
+                self.aside.serve(service)
 
     def configure(self) -> None:
         """Listen to the peers and offer the services."""
-        topics, services = MutuallyExclusiveCallbackGroup(), ReentrantCallbackGroup()
-        for kind, topic, heard, profile, group in (
-            (RobotState, names.ROBOT_STATE, self._on_state, qos.STATE, topics),
-            (ControlCommand, names.COMMAND, self.hearing.brain, qos.STATE, topics),
-            (ControlCommand, names.GATED, self.hearing.gate, qos.STATE, topics),
-            (Subgoal, names.SUBGOAL, self._on_subgoal, qos.TELEMETRY, services),
+        for kind, topic, heard, profile in (
+            (RobotState, names.ROBOT_STATE, self._on_state, qos.STATE),
+            (ControlCommand, names.GATED, self.hearing.gate, qos.STATE),
+            (Subgoal, names.SUBGOAL, self._on_subgoal, qos.TELEMETRY),
         ):
-            self.listen(kind, topic, heard, profile, group)
+            self.listen(kind, topic, heard, profile)
+        # Of the brain's commands it counts that they come, so none is taken apart.
+        self.listen(ControlCommand, names.COMMAND, self.hearing.brain, qos.STATE, raw=True)
         for kind, service, answer in (
             (StartEpisode, names.START, self._start),
             (Interrupt, names.INTERRUPT, self._interrupt),
@@ -99,8 +109,8 @@ class SupervisorNode(Managed):
             (Trigger, names.PLAIN_RESET, self._plain_reset),
             (Trigger, names.PLAIN_INTERRUPT, self._plain_interrupt),
         ):
-            self.offer(kind, service, answer, services)
-        self.every(1.0 / self.p.watch_hz, self._look, services)
+            self.offer(kind, service, answer, aside=True)
+        self.every(1.0 / self.p.watch_hz, self._look)
 
     def activate(self) -> None:
         """Say where the episode stands."""
@@ -133,14 +143,15 @@ class SupervisorNode(Managed):
     def _on_subgoal(self, msg: Subgoal) -> None:
         if not self.active or msg.epoch != self.operations.machine.epoch:
             return
+        it = self.operations
+        self.rollout.heard(msg)
         if msg.status == Subgoal.STATUS_DONE and msg.index + 1 == msg.total:
             why = 'every subgoal is reached'
-            self.operations.finish(msg.epoch, EpisodeState.OUTCOME_DONE, why)
+            self.aside.do(lambda: it.finish(msg.epoch, EpisodeState.OUTCOME_DONE, why))
         elif msg.status == Subgoal.STATUS_FAILED:
-            self.operations.subgoal_failed(msg.epoch, msg.index, msg.text)
+            self.aside.do(lambda: it.subgoal_failed(msg.epoch, msg.index, msg.text))
         elif msg.status == Subgoal.STATUS_POSTED and msg.tick >= 0:
-            self.operations.subgoal_changed(msg.epoch, msg.index, msg.text)
-        self.rollout.heard(msg)
+            self.aside.do(lambda: it.subgoal_changed(msg.epoch, msg.index, msg.text))
 
     def _look(self) -> None:
         """Hold the robot when a peer has fallen silent, end an episode that takes too long."""
@@ -149,12 +160,15 @@ class SupervisorNode(Managed):
         watched = (episode.RUNNING, episode.RECOVERING, episode.INTERRUPTED)
         if not self.active or machine.state not in watched:
             return
+        if self._looking is not None and not self._looking.done():
+            return  # what was seen before is being dealt with
         wrong = self.hearing.silent() or self._rivals.look()
         if wrong:
-            self.operations.fail(wrong)
+            self._looking = self.aside.do(lambda: self.operations.fail(wrong))
         elif machine.state == episode.RUNNING and self.hearing.tick >= self.p.episode_max_ticks:
-            why = f'not done after {self.hearing.tick} ticks'
-            self.operations.finish(machine.epoch, EpisodeState.OUTCOME_FAILED, why)
+            epoch, why = machine.epoch, f'not done after {self.hearing.tick} ticks'
+            failed = EpisodeState.OUTCOME_FAILED
+            self._looking = self.aside.do(lambda: self.operations.finish(epoch, failed, why))
 
     # -- what is asked ----------------------------------------------------------------------
 
@@ -220,7 +234,7 @@ class SupervisorNode(Managed):
 
 def main() -> None:
     """Run the supervisor."""
-    run(SupervisorNode, threads=8)
+    run(SupervisorNode)
 
 
 if __name__ == '__main__':

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 
 from flashrt_interfaces.msg import LoopStats
 from flashrt_ros.nodes import names, qos
@@ -38,7 +37,7 @@ class Telemetry:
         self._warned = 0  # what had been missed or refused by then
         self._stats = node.create_publisher(LoopStats, names.STATS, qos.TELEMETRY)
         self._diagnostics = node.create_publisher(DiagnosticArray, names.DIAGNOSTICS, qos.STATE)
-        node.create_timer(PERIOD, self.tell, callback_group=MutuallyExclusiveCallbackGroup())
+        node.create_timer(PERIOD, self.tell)
 
     def tell(self) -> None:
         """Publish the figures of now."""

@@ -53,4 +53,4 @@ class AskingBrain(Toy, Brain):
 
 
 if __name__ == '__main__':
-    run(AskingBrain, threads=3)
+    run(AskingBrain)

@@ -25,4 +25,4 @@ class SlowBrain(Toy, Brain):
 
 
 if __name__ == '__main__':
-    run(SlowBrain, threads=3)
+    run(SlowBrain)

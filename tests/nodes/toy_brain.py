@@ -16,4 +16,4 @@ class ToyBrain(Toy, Brain):
 
 
 if __name__ == '__main__':
-    run(ToyBrain, threads=3)
+    run(ToyBrain)

@@ -29,4 +29,4 @@ class ToyPolicyNode(Toy, PolicyNode):
 
 
 if __name__ == '__main__':
-    run(ToyPolicyNode, threads=3)
+    run(ToyPolicyNode)
