@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from flashrt_policies.kernels.fork.stream import (
@@ -20,6 +21,7 @@ from flashrt_policies.kernels.fork.stream import (
     ROW_BRANCH,
     ROW_POSITION,
     ROW_SEGMENT,
+    ROW_SLOT,
     SLOT,
     START,
     TRUNK,
@@ -128,11 +130,14 @@ def place(
     slots.fresh[0].copy_(turned.transpose(0, 1))
     slots.fresh[1].copy_(v.transpose(0, 1))
     trunk = (rows[ROW_SEGMENT] >= 0) & (rows[ROW_BRANCH] < 0)
-    for index in sorted(set(rows[0][trunk].tolist())):
-        mine = (trunk & (rows[0] == index)).nonzero()[:, 0]
-        at = rows[ROW_POSITION][mine].long()
-        slots.keys[index][:, at] = turned[mine].transpose(0, 1)
-        slots.values[index][:, at] = v[mine].transpose(0, 1)
+    owner = rows[ROW_SLOT].masked_fill(~trunk, -1)
+    start = 0
+    for index, count in zip(*_runs(owner), strict=True):
+        if index >= 0:  # the rows of one trunk
+            at, mine = int(rows[ROW_POSITION, start]), slice(start, start + count)
+            slots.keys[index][:, at : at + count] = turned[mine].transpose(0, 1)
+            slots.values[index][:, at : at + count] = v[mine].transpose(0, 1)
+        start += count
     return None if q is None else _turned(q, turn, q_scale, eps)
 
 
@@ -229,11 +234,13 @@ def attend(
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
     """Attend causally; row i of q [n, H, D] stands at `position` + i of the keys [KV, T, D]."""
-    rows, heads, dim = q.shape
-    kv, end = keys.shape[:2]
-    grouped = q.float().view(rows, kv, heads // kv, dim).permute(1, 2, 0, 3)  # [KV, G, n, D]
-    scores = grouped @ keys[:, None].float().mT * dim**-0.5  # [KV, G, n, T]
-    later = torch.arange(end) > torch.arange(position, position + rows)[:, None]
-    weights = scores.masked_fill_(later, float('-inf')).softmax(-1)
-    mixed = weights @ values[:, None].float()
-    return mixed.permute(2, 0, 1, 3).reshape(rows, heads, dim)
+    earlier = torch.arange(keys.shape[1]) <= torch.arange(position, position + len(q))[:, None]
+    q, keys, values = (x[None].float() for x in (q.transpose(0, 1), keys, values))
+    mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=earlier, enable_gqa=True)
+    return mixed[0].transpose(0, 1)
+
+
+def _runs(x: Tensor) -> tuple[list[int], list[int]]:
+    """Return the values of runs of equal ones in [n], and their lengths."""
+    values, counts = torch.unique_consecutive(x, return_counts=True)
+    return values.tolist(), counts.tolist()

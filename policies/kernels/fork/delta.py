@@ -83,39 +83,34 @@ def mix(
 
         return delta_triton.mix(proj, tables, rows, slots, conv, decay, bias, norm, eps, dims)
     key_heads, heads, key_dim, dim = dims
+    channels = conv.shape[1]
     segments = tables.segments.tolist()
     trunks = segments[: tables.sizes.requests]
-    mixed = proj[:, : conv.shape[1]].float() * conv[-1].float()
+    mixed = proj[:, :channels].float() * conv[-1].float()
     windows = torch.cat([window.float() for window in slots.window])  # [slots * (W - 1), C]
-    nothing = torch.zeros(1, conv.shape[1])
+    nothing = torch.zeros(1, channels)
     # Rows of the stream, then nothing (-1), then the windows' rows from -2 down.
-    series = torch.cat((proj[:, : conv.shape[1]].float(), windows.flip(0), nothing))
+    series = torch.cat((proj[:, :channels].float(), windows.flip(0), nothing))
     for d in range(1, conv.shape[0]):
         source = rows[ROW_PAST + d - 1].long() % len(series)
-        mixed += series.index_select(0, source) * conv[-1 - d].float()
-    mixed = F.silu(mixed)
-    q, k, v = mixed.split((key_heads * key_dim, key_heads * key_dim, heads * dim), dim=1)
-    b, a = proj[:, conv.shape[1] + heads * dim :].split((heads, heads), dim=1)
-    g, beta = gates(b, a, decay, bias)
-    parts = _Parts(
-        tables, q.unflatten(1, (key_heads, key_dim)), k.unflatten(1, (key_heads, key_dim)),
-        v.unflatten(1, (heads, dim)), g, beta,
-    )  # fmt: skip
+        mixed.addcmul_(series.index_select(0, source), conv[-1 - d].float())
+    b, a = proj[:, channels + heads * dim :].split((heads, heads), dim=1)
+    parts = _Parts(tables, F.silu(mixed), gates(b, a, decay, bias), dims)
     out = torch.zeros(parts.u.shape)  # [N, HV, C, V]
     ends = torch.zeros(len(trunks), heads, key_dim, dim)
     for index, trunk in enumerate(trunks):
-        state = slots.recurrent[trunk[SLOT]].clone()
-        if trunk[POSITION] == 0:
-            state.zero_()
+        state = ends[index : index + 1]
+        if trunk[POSITION]:
+            state.copy_(slots.recurrent[trunk[SLOT]])
         for turn in range(-(-trunk[COUNT] // CHUNK)):
-            parts.step(trunk[FIRST] + torch.tensor([turn]), state[None], out)
+            at = trunk[FIRST] + turn
+            parts.step(slice(at, at + 1), state, out)
             if (turn + 1) * CHUNK == trunk[MARK]:
-                slots.recurrent[trunk[SLOT]].copy_(state)
+                slots.recurrent[trunk[SLOT]].copy_(state[0])
         if trunk[MARK]:
             last = trunk[START] + trunk[MARK]
-            window = proj[last - conv.shape[0] + 1 : last, : conv.shape[1]]
+            window = proj[last - conv.shape[0] + 1 : last, :channels]
             slots.window[trunk[SLOT]].copy_(window)
-        ends[index] = state
     branches = [x for x in segments[tables.sizes.requests :] if x[COUNT]]
     state = ends[[x[PARENT] for x in branches]]
     counts = torch.tensor([-(-x[COUNT] // CHUNK) for x in branches])
@@ -125,51 +120,66 @@ def mix(
         mine = state[going]
         parts.step(first[going] + turn, mine, out)
         state[going] = mine
-    o = torch.zeros(proj.shape[0], heads, dim)
-    o[parts.source[parts.real]] = out.transpose(1, 2)[parts.real]
-    z = proj[:, conv.shape[1] : conv.shape[1] + heads * dim].unflatten(1, (heads, dim))
+    o = out.transpose(1, 2).reshape(-1, heads, dim).index_select(0, parts.where)  # [M, HV, V]
+    z = proj[:, channels : channels + heads * dim].unflatten(1, (heads, dim))
     return gated_rms_norm(o.to(proj.dtype), z, norm, eps).flatten(1)
 
 
 class _Parts:
-    """What every chunk contributes before its state is known; one row per chunk."""
+    """What every chunk contributes before its state is known; one row per chunk.
+
+    Args:
+        tables: the round.
+        mixed: float32 [M, C], queries, keys and values.
+        rates: log decay and step size, float32 [M, HV] each.
+        dims: (H, HV, K, V).
+    """
 
     def __init__(
-        self, tables: Tables, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
+        self,
+        tables: Tables,
+        mixed: Tensor,
+        rates: tuple[Tensor, Tensor],
+        dims: tuple[int, int, int, int],
     ) -> None:
         self.steady, used = tables.steady, int(tables.counts[CHUNKS])
+        key_heads, heads, key_dim, dim = dims
         segment, turn = tables.chunks[:used].long().unbind(1)
         table = tables.segments.long()
         place = turn[:, None] * CHUNK + torch.arange(CHUNK)  # [N, C], row within the segment
         self.real = place < table[segment, COUNT][:, None]
         self.source = (table[segment, START][:, None] + place) * self.real
-        heads, rep = v.shape[1], v.shape[1] // q.shape[1]
+        self.where = torch.zeros(len(mixed), dtype=torch.long)  # [M], where a row stands in them
+        self.where[self.source[self.real]] = self.real.flatten().nonzero()[:, 0]
 
-        def split(x: Tensor) -> Tensor:  # [M, HV, ...] -> [N, HV, C, ...], zero where no row is
-            return (x[self.source] * self.real.view(*self.real.shape, *[1] * (x.dim() - 1))
-                    ).transpose(1, 2)  # fmt: skip
+        def split(x: Tensor, width: int) -> Tensor:  # [M, n * width] -> [N, n, C, width]
+            found = x.index_select(0, self.source.flatten()) * self.real.view(-1, 1)
+            return found.view(used, CHUNK, -1, width).transpose(1, 2).contiguous()
 
-        q = split(l2_norm(q).repeat_interleave(rep, 1) * q.shape[-1] ** -0.5)
-        k = split(l2_norm(k).repeat_interleave(rep, 1))
-        v, beta = split(v.float()), split(beta.float()).unsqueeze(-1)
-        g = split(g.float()).cumsum(-1)  # [N, HV, C]
-        lower = torch.ones(CHUNK, CHUNK, dtype=torch.bool).tril()
-        fade = (g[..., :, None] - g[..., None, :]).masked_fill(~lower, float('-inf')).exp()
-        system = self._each(beta * k, k.mT) * fade
-        right = torch.cat((beta * v, beta * k * g.exp().unsqueeze(-1)), -1)
+        cut = 2 * key_heads * key_dim
+        q, k = split(mixed[:, :cut], key_dim).split(key_heads, dim=1)
+        v = split(mixed[:, cut:], dim)
+        g, beta = split(torch.cat(rates, 1), 1).split(heads, dim=1)  # [N, HV, C, 1]
+        q = (l2_norm(q) * key_dim**-0.5).repeat_interleave(heads // key_heads, 1)
+        k = l2_norm(k).repeat_interleave(heads // key_heads, 1)
+        g = g.cumsum(-2)
+        rise = g.exp()
+        fade = (g - g.mT).exp_().tril_()  # what lies above the diagonal may be infinite
+        steps = beta * k
+        system = self._each(steps, k.mT).mul_(fade)
+        right = torch.cat((beta * v, steps * rise), -1)
         solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-        self.u, self.w = solved.split((v.shape[-1], k.shape[-1]), -1)
-        self.inner = self._each(q, k.mT) * fade
-        self.q = q * g.exp().unsqueeze(-1)
-        self.k = k * (g[..., -1:] - g).exp().unsqueeze(-1)
-        self.last = g[..., -1].exp()[..., None, None]
-        assert self.u.shape[1] == heads
+        self.u, self.w = (x.contiguous() for x in solved.split((dim, key_dim), -1))
+        self.inner = self._each(q, k.mT).mul_(fade)
+        self.q = q * rise
+        self.k = (k * (g[:, :, -1:] - g).exp()).mT.contiguous()
+        self.last = rise[:, :, -1:]
 
-    def step(self, chunks: Tensor, state: Tensor, out: Tensor) -> None:
+    def step(self, chunks: Tensor | slice, state: Tensor, out: Tensor) -> None:
         """Take one chunk each into several states [n, HV, K, V], in place, and read it out."""
         fresh = self.u[chunks] - self._each(self.w[chunks], state)
         out[chunks] = self._each(self.q[chunks], state) + self._each(self.inner[chunks], fresh)
-        state.mul_(self.last[chunks]).add_(self._each(self.k[chunks].mT, fresh))
+        state.mul_(self.last[chunks]).add_(self._each(self.k[chunks], fresh))
 
     def _each(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the products of [n, HV, ...] by [n, HV, ...].
