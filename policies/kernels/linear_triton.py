@@ -32,6 +32,9 @@ TILES = (
 DEPTH = 64
 # Lines of 128 bytes of every weight row that are fetched early for a short input.
 FETCH = 16
+# From this many outputs on a short input's product is bound by memory alone: outputs of a program
+# and its warps then.
+VAST, HEAD = 32768, (16, 4)
 # From this many rows on the library's product is tried.
 LIBRARY_ROWS = 128
 # Different orders of summing show in about one of a thousand rounded outputs: one trial has enough
@@ -292,11 +295,11 @@ def row(
         out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     block = min(1024 if depth % 1024 == 0 else 512, triton.next_power_of_2(depth))
     # Few outputs: fewer of them per program, so that every processor has some.
-    per = 4 if columns < 2048 or pair else 8 if columns < 32768 else 16
+    per, warps = (4 if columns < 2048 or pair else 8, 4) if columns < VAST else HEAD
     row_kernel[(rows, triton.cdiv(columns, per))](
         x, x if scale is None else scale, weight, x if bias is None else bias, out, out,
         columns, depth, eps,
         NORM=scale is not None, BIAS=bias is not None, ADD=add is not None, PAIR=pair,
-        N=per, K=block, FETCH=FETCH if columns < 32768 else 0, num_warps=4, **early(x, True),
+        N=per, K=block, FETCH=FETCH if columns < VAST else 0, num_warps=warps, **early(x, True),
     )  # fmt: skip
     return out

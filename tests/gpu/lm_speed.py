@@ -157,6 +157,7 @@ def sweep() -> None:
 
     found.update(sweep_mix())
     sweep_attention(note)
+    sweep_head(note)
     results['sweep'] = found
     from flashrt_policies.hybrid_lm import schedule
 
@@ -174,6 +175,20 @@ def sweep() -> None:
                 bench.cold(tokens)
                 samples.append((time.perf_counter() - start) * 1e3)
             note(f'cold {length}, units up to {largest}', statistics.median(samples[2:]))
+    for name, count, call in (
+        ('append 32', 1, lambda: bench.lm.append(bench.words(32))),
+        ('append 320', 1, lambda: bench.lm.append(bench.words(320))),
+        ('decode', 32, bench.lm.step),
+    ):
+        bench.cold(bench.words(2048))
+        samples = []
+        for _ in range(12):
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            _ = lm.token
+            samples.append((time.perf_counter() - start) * 1e3 / count)
+        note(f'{name} at 2k', statistics.median(samples[2:]))
     results['sweep'] = found
 
 
@@ -226,6 +241,19 @@ def sweep_attention(note: Callable[[str, float], None]) -> None:
             call = partial(attention_triton.attend, placed, *fitting, gate)
             note(f'attend {rows} at {position}, splits of {split}', gpu_ms(call))
         attention_triton.SPLIT = before
+
+
+def sweep_head(note: Callable[[str, float], None]) -> None:
+    """Outputs of a program and its warps where one row meets a vocabulary."""
+    from flashrt_policies.kernels import linear_triton as lt
+
+    x = torch.randn(1, 1024, device='cuda', dtype=torch.bfloat16)
+    head = torch.randn(248320, 1024, device='cuda', dtype=torch.bfloat16)
+    before = lt.HEAD
+    for setting in ((16, 4), (8, 4), (4, 4), (16, 8), (32, 8), (8, 2), (16, 4)):
+        lt.HEAD = setting
+        note(f'head, outputs and warps {setting}', gpu_ms(lambda: lt.row(x, head)))
+    lt.HEAD = before
 
 
 def bench() -> None:
