@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,32 @@ def test_a_peer_runs_apart_and_what_it_told_counts(
     wait = 'import threading; threading.Event().wait()'
     worker = f'import subprocess, sys; subprocess.Popen([sys.executable, "-c", "{wait}"]); '
     assert run(told + worker + hangs) == {'a': 1.5, 'b': b, '': 'not reached within 3000 s'}
+
+
+def test_what_was_measured_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each row is written as it comes; a start that fails is told and loses no other row."""
+
+    def no_start(*args: object) -> list[Row]:
+        raise subprocess.TimeoutExpired('python', 100.0)
+
+    path, told, seen = tmp_path / 'planner.json', [], []
+
+    def own(device: str) -> Iterator[Row]:
+        yield Row('cold 2k', 6.0, 'ms')
+        seen.append(json.loads(path.read_text())['rows'])
+        yield Row('decode', 0.9, 'ms')
+        seen.append(json.loads(path.read_text())['rows'])
+
+    monkeypatch.setattr(planner, 'start_rows', no_start)
+    monkeypatch.setattr(planner, 'own_rows', own)
+    keep = report.keeper('planner', 'cpu', path)
+    rows = planner.measure('cpu', ('flide',), told.append, keep)
+    assert [[row['work'] for row in rows] for rows in seen] == [['cold 2k'], ['cold 2k', 'decode']]
+    assert told[0].startswith('start: ') and len(rows) == 2
+    last = json.loads(path.read_text())['rows']
+    assert [row['peers'] for row in last] == [{'flide': 'needs an NVIDIA GPU'}] * 2
+    assert list(tmp_path.iterdir()) == [path]
+    report.keeper('planner', 'cpu', None)(rows)  # without a file nothing is written
 
 
 def test_the_page_shows_figures_and_reasons(tmp_path: Path) -> None:
