@@ -85,7 +85,7 @@ class Expert:
         source: the tensors.
         base: what their names begin with.
         sizes: of the stack.
-        gemma: as in `Prefix`.
+        gemma: norms are stored as what they differ from one; GELU. Otherwise as they are; SiLU.
         times: float32 [S, C] for adaptive norms, or None.
         crossing: layers that attend to the prefix alone, by keys of their own making.
         float8: store the products in one byte a number.

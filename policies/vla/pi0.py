@@ -13,7 +13,7 @@ from flashrt_policies.vla.expert import Expert, take_norm
 from flashrt_policies.vla.mixing import Mixing
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.tensors import Source
-from flashrt_policies.vla.text import Prefix
+from flashrt_policies.vla.text import LongPrefix
 
 # Tensors of a checkpoint that play no part in acting.
 IDLE = (f'{names.PI}paligemma.lm_head.', f'{names.PI}gemma_expert.lm_head.')
@@ -27,7 +27,7 @@ class PaliGemma(Network):
         self.words = source.take(names.embedding(source, False), self.sizes.vocabulary, text.width)
         # As transformers has it: the root rounded to the type of the embedding.
         self.root = float(torch.tensor(text.width**0.5, dtype=self.words.dtype))
-        self.prefix = Prefix(source, names.PI_TEXT, text, gemma=True)
+        self.prefix = LongPrefix(source, names.PI_TEXT, text)
 
     def embed(self, features: Tensor, words: Tensor, state: Tensor) -> Tensor:
         """Return image tokens and prompt tokens, these times the root of their width."""

@@ -15,7 +15,7 @@ from flashrt_policies.vla.expert import Expert, take_norm
 from flashrt_policies.vla.mixing import Mixing
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.tensors import Source
-from flashrt_policies.vla.text import Prefix
+from flashrt_policies.vla.text import ShortPrefix
 
 IDLE = (f'{names.SMOL}vlm.lm_head.',)
 
@@ -31,7 +31,7 @@ class SmolVla(Network):
         sizes = self.sizes
         width = sizes.expert.width
         self.words = source.take(names.embedding(source, True), sizes.vocabulary, sizes.text.width)
-        self.prefix = Prefix(source, names.SMOL_TEXT, sizes.text, gemma=False)
+        self.prefix = ShortPrefix(source, names.SMOL_TEXT, sizes.text)
         every = self.every
         crossing = frozenset(i for i in range(sizes.expert.layers) if every < 1 or i % every)
         self.expert = Expert(

@@ -27,6 +27,7 @@ from flashrt_policies.kernels.vla.norm_triton import act
 from flashrt_policies.kernels.vla.rope import Heads, Rotary
 from flashrt_policies.kernels.vla.rope_triton import angles, place_heads
 
+ROWS = 64  # of a tile, or 16 where there are no more
 DEPTH = 128  # of a tile
 LOADS = 5  # in flight
 WARPS = 4
@@ -175,12 +176,12 @@ def counters(device: torch.device) -> Tensor:
     return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
 
-def _tile(columns: int, depth: int, end: str, like: Tensor) -> tuple[int, int]:
+def _tile(rows: int, columns: int, depth: int, end: str, like: Tensor) -> tuple[int, int]:
     """Return the columns of a tile, and the parts that its input is cut in."""
     if end == 'add' and depth >= DEEP and depth % (PARTS * DEPTH) == 0:
         return PART_WIDTH, PARTS
     least = 32 if end == 'gated' else 16
-    busy = BUSY * processors(like.device)
+    busy = BUSY * processors(like.device) / triton.cdiv(rows, ROWS)
     return next((n for n in WIDTHS if n >= least and columns / n >= busy), least), 1
 
 
@@ -221,8 +222,8 @@ def _launch(
         x = x.scaled if x.scaled is not None else x.x
     rows, depth = x.shape
     columns = weight.data.shape[0]
-    n, parts = _tile(columns, depth, end, x)
-    r = 16 if rows <= 16 else 64
+    n, parts = _tile(rows, columns, depth, end, x)
+    r = 16 if rows <= 16 else ROWS
     k = min(DEPTH, max(16, triton.next_power_of_2(depth)))
     if x.element_size() == 4:
         k = min(k, 32)
@@ -310,7 +311,7 @@ def project_add(
 ) -> None:
     """Launch `vla.linear.project_add` on CUDA."""
     rows, columns = stream.x.shape
-    n, _ = _tile(columns, y.shape[1], 'add', y)
+    n, _ = _tile(rows, columns, y.shape[1], 'add', y)
     stream.scaled = torch.empty_like(stream.x)
     stream.squares = torch.empty(
         (triton.cdiv(columns, n), rows), dtype=torch.float32, device=y.device
