@@ -13,6 +13,7 @@ import torch
 
 from flashrt_ros.capsule import host_state
 from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.capsule.envelope import raw
 from flashrt_ros.capsule.layout import RopeLayout
 from flashrt_ros.capsule.segment import Node, Segment, Text
 
@@ -33,11 +34,6 @@ def state_digest(capsule: Capsule, fetch: Fetch) -> str:
         for chunk in _chunks(layout, text, fetch):
             hasher.update(chunk)
     return hasher.hexdigest()
-
-
-def raw(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor in host memory, in the order of its indices."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def read(layout: RopeLayout, text: Text, start: int, fetch: Fetch) -> dict[str, torch.Tensor]:

@@ -44,7 +44,7 @@ class Disk:
 
     def write(self, capsule: Capsule, digest: str, fetch: Fetch) -> None:
         """Commit a capsule and those of its segments that are not there yet."""
-        files: dict[str, bytes] = {}
+        files: dict[str, envelope.Parts] = {}
         ropes: list[list[list[Any]]] = []
         for index, text in enumerate(capsule.texts):
             rows: list[list[Any]] = []
@@ -52,7 +52,7 @@ class Disk:
                 if node.file is None or not self.store.has(node.file, 'segment'):
                     views = capsule.layout.ropes[index].views(fetch(node))
                     node.file, data = envelope.pack(
-                        'segment', {'begin': node.begin}, _plain(views), self.store.key
+                        'segment', {'begin': node.begin}, views, self.store.key
                     )
                     files[node.file] = data
                 rows.append([node.file, node.begin, node.end, last])
@@ -70,7 +70,7 @@ class Disk:
             'host': host_state.encode(capsule.host),
             'nbytes': capsule.nbytes,
         }
-        fixed = _plain(capsule.layout.fixed_views(fetch(capsule.fixed)))
+        fixed = capsule.layout.fixed_views(fetch(capsule.fixed))
         _, data = envelope.pack('capsule', header, fixed, self.store.key)
         self.store.commit(files, digest, data)
         capsule.file = digest
@@ -186,12 +186,6 @@ class Disk:
         except StoreError as error:
             raise StoreError(f'{self.store.path / file}.{kind} {error}') from None
         return tensors
-
-
-def _plain(views: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {
-        name: view.clone(memory_format=torch.contiguous_format) for name, view in views.items()
-    }
 
 
 def _stored_parent(capsule: Capsule) -> str | None:

@@ -5,7 +5,8 @@
 
 The front alone commits to everything, so that a header can be checked and read without its
 payload. The hmac is zero when the store has no key. The header is JSON, the payload safetensors.
-Integers are little-endian.
+Integers are little-endian. A file is made in parts that are views of the tensors: copies of
+hundreds of MiB would hold up every other Python thread, those that replay included.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import hashlib
 import hmac
 import json
 import struct
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from flashrt_ros.capsule.errors import StoreError
 
@@ -25,6 +27,14 @@ _MAGIC = b'FLASHRT\x02'
 _FRONT = struct.Struct('<8s8sQQ32s32s')
 SIZE = _FRONT.size + 64  # bytes before the header
 _UNSIGNED = bytes(32)
+_DTYPES = {
+    torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16',
+    torch.float8_e4m3fn: 'F8_E4M3', torch.float8_e5m2: 'F8_E5M2', torch.complex64: 'C64',
+    torch.int64: 'I64', torch.int32: 'I32', torch.int16: 'I16', torch.int8: 'I8',
+    torch.uint64: 'U64', torch.uint32: 'U32', torch.uint16: 'U16', torch.uint8: 'U8',
+    torch.bool: 'BOOL',
+}  # fmt: skip
+Parts = Sequence[bytes | memoryview]  # of bytes; one after the other they are the file
 
 
 class Front(NamedTuple):
@@ -39,22 +49,50 @@ class Front(NamedTuple):
 
 def pack(
     kind: str, header: dict[str, Any], tensors: dict[str, torch.Tensor], key: bytes | None
-) -> tuple[str, bytes]:
-    """The digest (hexadecimal) and the bytes of a file.
+) -> tuple[str, Parts]:
+    """The digest (hexadecimal) of a file, and its parts.
 
     Args:
         kind: 'capsule' or 'segment'.
         header: in terms of JSON.
-        tensors: in host memory, contiguous.
+        tensors: in host memory; they must not change while the parts are in use.
         key: signs the digest when given.
     """
     text = json.dumps(header, sort_keys=True).encode()
-    payload = save(tensors)
+    payload = _payload(tensors)
     front = _FRONT.pack(
-        _MAGIC, kind.encode(), len(text), len(payload), _sha256(text), _sha256(payload)
+        _MAGIC, kind.encode(), len(text), size(payload), _sha256(text), _sha256(*payload)
     )
     digest = _sha256(front)
-    return digest.hex(), b''.join((front, digest, _sign(digest, key), text, payload))
+    return digest.hex(), [front + digest + _sign(digest, key) + text, *payload]
+
+
+def size(parts: Parts) -> int:
+    """Bytes of all parts."""
+    return sum(map(len, parts))
+
+
+def raw(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor in host memory in the order of its indices; a view if it can be."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _payload(tensors: Mapping[str, torch.Tensor]) -> Parts:
+    """Safetensors, wide elements first, so that all are aligned."""
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
+    rows, at = {}, 0
+    for name, tensor in ordered:
+        end = at + tensor.nbytes
+        dtype, shape = _DTYPES.get(tensor.dtype), list(tensor.shape)
+        if dtype is None:
+            raise StoreError(
+                f'takes no {tensor.dtype} ({name!r}): use {", ".join(_DTYPES.values())}'
+            )
+        rows[name] = {'dtype': dtype, 'shape': shape, 'data_offsets': [at, end]}
+        at = end
+    text = json.dumps(rows).encode()
+    text += b' ' * (-len(text) % 8)
+    return [len(text).to_bytes(8, 'little') + text, *(raw(tensor) for _, tensor in ordered)]
 
 
 def open_front(data: bytes, size: int, kind: str, key: bytes | None) -> Front:
@@ -131,8 +169,11 @@ def tensors(payload: bytes, expected: dict[str, tuple[torch.dtype, tuple[int, ..
     return found
 
 
-def _sha256(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+def _sha256(*parts: bytes | memoryview) -> bytes:
+    hasher = hashlib.sha256()
+    for part in parts:
+        hasher.update(part)
+    return hasher.digest()
 
 
 def _require(digest: bytes, data: bytes) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flashrt_ros.capsule import envelope
+from flashrt_ros.capsule.envelope import Parts
 from flashrt_ros.capsule.errors import BudgetError, PinnedError, StoreError
 
 _NAME = re.compile(r'[0-9a-f]{64}\.(capsule|segment)')
@@ -198,13 +199,13 @@ class DiskStore:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def commit(self, files: Mapping[str, bytes], capsule: str, data: bytes) -> None:
+    def commit(self, files: Mapping[str, Parts], capsule: str, data: Parts) -> None:
         """Write segment files and then the capsule that names them; crash-safe.
 
         Args:
-            files: segment digest to bytes.
+            files: segment digest to its file's parts.
             capsule: the capsule's digest.
-            data: its bytes.
+            data: its file's parts.
 
         Raises:
             BudgetError: the quota does not allow it; nothing was written.
@@ -213,7 +214,7 @@ class DiskStore:
             wanted = {_file(name, 'segment'): content for name, content in files.items()}
             wanted[_file(capsule, 'capsule')] = data
             new = {f: content for f, content in wanted.items() if not (self.path / f).exists()}
-            size = sum(map(len, new.values()))
+            size = sum(map(envelope.size, new.values()))
             if self.quota is not None and self.used() + size > self.quota:
                 raise BudgetError(
                     f'{self.path} has no {size} bytes left of its quota {self.quota}: '
@@ -223,13 +224,13 @@ class DiskStore:
                 self._write(file, content)
             self._flush()
 
-    def _write(self, file: str, content: bytes) -> None:
+    def _write(self, file: str, content: Parts) -> None:
         if file.endswith('.capsule'):
             self._flush()  # what the capsule names is there before it is
         temporary = self.path / f'{_TEMPORARY}{os.getpid()}-{file}'
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(temporary, flags, 0o600), 'wb') as opened:
-            opened.write(content)
+            opened.writelines(content)
             opened.flush()
             os.fsync(opened.fileno())
         os.rename(temporary, self.path / file)
@@ -265,8 +266,8 @@ class DiskStore:
         capsules = [name for name, _, kind in parts if kind == 'capsule']
         if len(parts) != len(parcel) or len(capsules) != 1:
             raise StoreError(f'holds {sorted(parcel)}: no parcel of one capsule')
-        files = {name: parcel[f'{name}.{kind}'] for name, _, kind in parts if kind == 'segment'}
-        self.commit(files, capsules[0], parcel[f'{capsules[0]}.capsule'])
+        files = {name: [parcel[f'{name}.{kind}']] for name, _, kind in parts if kind == 'segment'}
+        self.commit(files, capsules[0], [parcel[f'{capsules[0]}.capsule']])
         return capsules[0]
 
     def has(self, name: str, kind: str) -> bool:

@@ -34,7 +34,8 @@ class Writer:
         self._roster = roster
         self._lock = lock
         self._turn = threading.Condition(lock)
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(1, 'capsule-writer')
+        self._pool.submit(int)  # its thread starts here, not within the first demotion
         self.pending: list[Capsule] = []  # asked for and not done
         self._staying: set[int] = set()  # of these, who was used meanwhile
         self._failures: list[Exception] = []
@@ -65,8 +66,6 @@ class Writer:
             self._staying.discard(id(capsule))
             if capsule in self.pending:
                 return
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, 'capsule-writer')
             self.pending.append(capsule)
             self._roster.begin(capsule)
             self._pool.submit(self._behind, capsule)

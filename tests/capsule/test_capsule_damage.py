@@ -115,7 +115,7 @@ def test_a_file_that_only_parses_elsewhere_is_refused(stored: Any) -> None:
             "'state' as torch.float32 \\(9,\\)",
         ),
     ):
-        file.write_bytes(envelope.pack('capsule', header, tensors, None)[1])
+        file.write_bytes(b''.join(envelope.pack('capsule', header, tensors, None)[1]))
         with pytest.raises(StoreError, match=says):
             session.restore(capsule)
     assert brain.bytes() == then
@@ -142,8 +142,8 @@ def test_a_header_that_makes_no_sense_is_refused(stored: Any, change: dict[str, 
     brain, _, capsules, path = stored
     name = capsules[0][0].file
     header, _ = DiskStore(path).read(name, 'capsule')
-    data = envelope.pack('capsule', {**header, **change}, {}, None)[1]
-    (path / f'{name}.capsule').write_bytes(data)
+    parts = envelope.pack('capsule', {**header, **change}, {}, None)[1]
+    (path / f'{name}.capsule').write_bytes(b''.join(parts))
     fresh = brain.session(registry(brain.ctx, path))
     assert name in fresh.registry.refused
     assert len(fresh.registry.capsules) == 2

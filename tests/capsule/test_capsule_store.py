@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 
 from flashrt_ros.capsule import envelope
 from flashrt_ros.capsule.errors import (
@@ -201,9 +203,9 @@ def test_evicting_removes_the_file_and_the_segments_nobody_names(stored: Any) ->
 def test_orphans_are_swept_and_strangers_left_alone(stored: Any) -> None:
     """Planted faults: temporary files and unnamed segments go at start; foreign files stay."""
     path = stored[3]
-    name, data = envelope.pack('segment', {'begin': 0}, {'x': torch.zeros(1)}, None)
+    name, parts = envelope.pack('segment', {'begin': 0}, {'x': torch.zeros(1)}, None)
     for file in (f'{name}.segment', f'.tmp-1-{name}.segment'):
-        (path / file).write_bytes(data)
+        (path / file).write_bytes(b''.join(parts))
         (path / file).chmod(0o600)
     (path / 'notes.txt').write_text('mine')
     store = DiskStore(path)
@@ -245,3 +247,26 @@ def test_headers_are_json_that_anybody_can_read(stored: Any) -> None:
     assert json.loads(json.dumps(header)) == header
     assert header['host']['queue']['queue'] == [1, 2, 3]
     assert payload[8:9] == b'{'
+
+
+@pytest.mark.parametrize('dtype', envelope._DTYPES)
+def test_a_file_is_made_of_views_and_read_as_safetensors(dtype: torch.dtype) -> None:
+    """Nothing large is copied while it is packed, which would hold up other Python threads."""
+    wide = torch.arange(64, dtype=torch.uint8).view(dtype).reshape(2, -1)
+    flags = torch.ones(3, dtype=torch.uint8)
+    expected = {'flags': flags, 'wide': wide}
+    _, parts = envelope.pack('segment', {}, expected, None)
+    pointers = [np.frombuffer(part, np.uint8).ctypes.data for part in parts[2:]]
+    assert sorted(pointers) == sorted(tensor.data_ptr() for tensor in expected.values())
+    found = load(b''.join(parts[1:]))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype
+        assert envelope.raw(found[name]) == envelope.raw(tensor)
+        assert found[name].shape == tensor.shape
+
+
+def test_a_dtype_that_no_file_holds_is_refused() -> None:
+    """Planted fault: complex numbers of 16 bytes."""
+    with pytest.raises(StoreError, match=r"takes no torch.complex128 \('x'\): use F64"):
+        envelope.pack('segment', {}, {'x': torch.zeros(1, dtype=torch.complex128)}, None)
