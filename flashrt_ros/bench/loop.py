@@ -1,7 +1,7 @@
 """`flashrt bench loop`: gate, brain with the shipped policy, and supervisor at 50 Hz over ROS 2.
 
 The robot is a stand-in that costs nothing to simulate (`loop_world`); everything else is real.
-Gate, robot and the brain's executor ask for real-time priority, and go on without it.
+Gate, robot, supervisor and the brain's executor ask for real-time priority, and go on without it.
 Missed ticks and lateness, idle and with one core loaded; hand-offs of subgoals; interrupts at
 random phases; warm re-entry, of the robot and of the brain alone, beside a cold restart; how fast
 the gate is on guard.

@@ -93,7 +93,7 @@ def robot(device: str, lateness: Path | None = None) -> Iterator[Robot]:
             'subgoal_max_ticks': 0,
             'realtime_priority': 10,
         },
-        'supervisor': {'episode_max_ticks': ENDLESS},
+        'supervisor': {'episode_max_ticks': ENDLESS, 'realtime_priority': 15},
     }
     if lateness is not None:
         overrides['sim']['lateness_file'] = str(lateness)

@@ -219,10 +219,11 @@ class Operations:
     def _halt(self, reason: str) -> int:
         """Stop in mid-motion; return the ticks still carried out after this was called."""
         asked = self._clock()
-        self._apply('interrupt', reason, announce=False)
+        step = self.machine.apply('interrupt', reason)
         epoch, limit = self.machine.epoch, self._p.confirm_timeout_s
         with self._or_fault():
-            self._gate(False, reason)
+            self._gate(False, reason)  # before anything is said: the robot still moves
+            self._said_of(step)
             if not self._hearing.wait.until(lambda: self._hearing.applied[0] >= epoch, limit):
                 raise PeerSilent(
                     f'the robot did not apply the hold of epoch {epoch} within {limit:.1f} s'
@@ -315,10 +316,12 @@ class Operations:
         return {'episode': self.machine.episode + new, 'epoch': self.machine.epoch + 1}
 
     def _apply(self, event: str, reason: str, announce: bool = True) -> None:
-        step = self.machine.apply(event, reason)
-        self._log.info(f'{step.before} -> {step.after}: {reason}')
+        self._said_of(self.machine.apply(event, reason))
         if announce:
             self._announce()
+
+    def _said_of(self, step: Any) -> None:
+        self._log.info(f'{step.before} -> {step.after}: {step.reason}')
 
     def _gate(self, running: bool, reason: str = '', timeout: float | None = None) -> None:
         self._links.gate(self._stamp, running, reason, timeout)

@@ -1,12 +1,14 @@
 """Which cores a node's process runs on, and with what priority: for machines that do other work.
 
-The executor's threads get the priority, the replay thread does not: an inference must never keep a
-tick from being answered.
+The executor's thread gets the priority, and so do the middleware's, which bring it the messages;
+the replay thread does not: an inference must never keep a tick from being answered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +36,24 @@ def apply(node: Any) -> None:
             f'{node.get_name()}: parameter cpus is {cpus}; this process may use {known}'
         )
     if cpus:
-        for task in Path('/proc/self/task').iterdir():  # also the middleware's threads
-            os.sched_setaffinity(int(task.name), cpus)
-    prioritise(node)
+        for task in _tasks():  # also the middleware's threads
+            os.sched_setaffinity(task, cpus)
+    python = {thread.native_id for thread in threading.enumerate()}
+    prioritise(node, *(task for task in _tasks() if task not in python))
 
 
-def prioritise(node: Any) -> None:
-    """Give the calling thread the priority that the parameters of ``node`` ask for."""
+def _tasks() -> list[int]:
+    return [int(task.name) for task in Path('/proc/self/task').iterdir()]
+
+
+def prioritise(node: Any, *others: int) -> None:
+    """Give the calling thread, and ``others``, the priority that the parameters ask for."""
     priority = node.p.realtime_priority
     if priority:
         try:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+            for task in (0, *others):
+                with contextlib.suppress(ProcessLookupError):  # one that has ended meanwhile
+                    os.sched_setscheduler(task, os.SCHED_FIFO, os.sched_param(priority))
         except PermissionError:
             node.log.warning(
                 f'realtime_priority {priority} is not permitted: allow it with `rtprio` in '
