@@ -26,7 +26,7 @@ from flashrt_policies.base import PolicySpec, SubgoalPort, check_observation
 from flashrt_policies.checkpoint import CheckpointError
 from flashrt_policies.flow_vla.config import FlowSizes
 from flashrt_policies.flow_vla.model import STATISTICS, FlowVLA
-from flashrt_policies.kernels import noise
+from flashrt_policies.kernels import noise, sources
 from flashrt_policies.recipes import RecipeError
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.graph import ShapeKey
@@ -175,7 +175,7 @@ class FlowPolicy:
             'weights': self._digest,
             'architecture': hashlib.sha256(text.encode()).hexdigest(),
             'dtype': str(self._dtype),
-            'kernels': f'{DENOISER} {noise.KERNEL}',
+            'kernels': f'{DENOISER} {noise.KERNEL} {sources.digest()[:16]}',
         }
 
 

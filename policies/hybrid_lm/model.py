@@ -20,7 +20,7 @@ from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_policies.hybrid_lm.layers import Stretch, run_layers
 from flashrt_policies.hybrid_lm.state import LMState
 from flashrt_policies.hybrid_lm.weights import Weights
-from flashrt_policies.kernels import embed, sampling
+from flashrt_policies.kernels import embed, sampling, sources
 from flashrt_policies.kernels.attention import inverse_frequencies
 from flashrt_policies.kernels.gated_delta import CHUNK
 from flashrt_policies.kernels.linear import head_logits
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flashrt_ros.contract.context import Context
 
 Tokens: TypeAlias = 'Sequence[int] | torch.Tensor'  # one dimension, integers, on the host
-KERNELS = 'hybrid-lm/5'  # grows with every change of a kernel's bits
+KERNELS = 'hybrid-lm/5'  # grows when other launches of the kernels change bits
 GREEDY, DRAWN = ShapeKey(choice='greedy'), ShapeKey(choice='drawn')
 
 
@@ -344,5 +344,5 @@ class HybridLM:
             'weights': self.weights.digest,
             'architecture': self.config.describe(),
             'dtype': str(self.weights.embed.dtype),
-            'kernels': KERNELS,
+            'kernels': f'{KERNELS} {sources.digest()[:16]}',
         }

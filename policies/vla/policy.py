@@ -28,6 +28,7 @@ import torch
 
 from flashrt_policies.base import PolicySpec, SubgoalPort, check_observation
 from flashrt_policies.checkpoint import CheckpointError
+from flashrt_policies.kernels import sources
 from flashrt_policies.kernels.vla import noise as vla_noise
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.preprocess import Words
@@ -294,5 +295,5 @@ class VlaPolicy:
             'weights': parts.digest,
             'architecture': hashlib.sha256(text.encode()).hexdigest(),
             'dtype': str(parts.network.dtype),
-            'kernels': f'{KERNELS} {vla_noise.KERNEL}',
+            'kernels': f'{KERNELS} {vla_noise.KERNEL} {sources.digest()[:16]}',
         }

@@ -22,6 +22,7 @@ from flashrt_policies.hybrid_lm.fork import layers, plan
 from flashrt_policies.hybrid_lm.fork.request import Answer, Checked, ForkError, Request, check
 from flashrt_policies.hybrid_lm.fork.slots import Slots
 from flashrt_policies.hybrid_lm.weights import Weights
+from flashrt_policies.kernels import sources
 from flashrt_policies.kernels.attention import inverse_frequencies
 from flashrt_policies.kernels.fork.stream import Sizes, Tables, views
 from flashrt_policies.kernels.gated_delta import CHUNK
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from flashrt_ros.contract.buffer import Buffer
     from flashrt_ros.contract.context import Context
 
-KERNELS = 'fork/3'  # grows with every change of a kernel's bits
+KERNELS = 'fork/3'  # grows when other launches of the kernels change bits
 Tail = Callable[[Tables, Tensor], None]
 
 
@@ -120,7 +121,7 @@ class ForkEngine:
             'weights': weights.digest,
             'architecture': config.describe(),
             'dtype': str(weights.embed.dtype),
-            'kernels': KERNELS,
+            'kernels': f'{KERNELS} {sources.digest()[:16]}',
             'deterministic': str(deterministic),
         }
         dtype = weights.embed.dtype
