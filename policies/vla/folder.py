@@ -72,6 +72,7 @@ class Folder:
         prompt: what surrounds the text of a task, a key of `preprocess.PROMPTS`.
         averaged: images change size as Pillow does it, by averaging, not by sampling.
         relative: indices of actions that are offsets from the state.
+        aloha: joints and grippers are ALOHA's; see `vla.aloha`.
     """
 
     path: Path
@@ -90,6 +91,7 @@ class Folder:
     prompt: str = 'line'
     averaged: bool = False
     relative: tuple[int, ...] = ()
+    aloha: bool = False
 
     @property
     def weights(self) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 
 from flashrt_policies.base import PolicySpec, SubgoalPort
 from flashrt_policies.checkpoint import CheckpointError
-from flashrt_policies.vla import openpi
+from flashrt_policies.vla import aloha, openpi
 from flashrt_policies.vla.folder import Folder, read_folder
 from flashrt_policies.vla.statistics import Scale, read_statistics
 
@@ -76,6 +76,9 @@ def spec_of(folder: Folder, scales: Mapping[str, Scale]) -> PolicySpec:
     for index in folder.relative:  # an offset from wherever the state is
         low[index] += float(scales['STATE'].low[index])
         high[index] += float(scales['STATE'].high[index])
+    if folder.aloha:
+        low, high = aloha.limits(low, high, *aloha.done())
+        state_low, state_high = aloha.state_limits(state_low, state_high)
     sizes = tuple(folder.cameras.values())
     return VlaSpec(
         cameras=tuple(folder.cameras),
@@ -173,8 +176,10 @@ def load(
         name += f' prompt={folder.prompt} averaged'
     if folder.relative:
         name += f' relative={list(folder.relative)}'
+    if folder.aloha:
+        name += ' aloha'
     parts = Parts(
         spec_of(folder, scales), network, scales['STATE'], scales['ACTION'], words,
-        preprocess.PROMPTS[folder.prompt], digest, name, folder.relative,
+        preprocess.PROMPTS[folder.prompt], digest, name, folder.relative, folder.aloha,
     )  # fmt: skip
     return VlaPolicy(ctx, parts, subgoal)

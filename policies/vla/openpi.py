@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from flashrt_policies.checkpoint import CheckpointError
+from flashrt_policies.vla.aloha import COUNT
 from flashrt_policies.vla.folder import Folder, read_json
 from flashrt_policies.vla.robot_file import NAME, Robot, read_robot
 from flashrt_policies.vla.statistics import Scale
@@ -61,6 +62,12 @@ def open_folder(path: Path, config: Mapping[str, Any]) -> tuple[Folder, dict[str
         kind: _size(where, stats, name, mode, width, robot)
         for kind, name in (('STATE', 'state'), ('ACTION', 'actions'))
     }
+    aloha = robot.flag('adapt_to_pi', False)
+    if aloha and set(sizes.values()) != {COUNT}:
+        raise CheckpointError(
+            f'{robot.where}: adapt_to_pi is true, and a state has {sizes["STATE"]} numbers, an '
+            f'action {sizes["ACTION"]}; want {COUNT} each, as the two arms of ALOHA have'
+        )
     relative = robot.relative(min(sizes.values()))
     scales = {
         kind: _scale(where, stats, name, mode, sizes[kind])
@@ -83,6 +90,7 @@ def open_folder(path: Path, config: Mapping[str, Any]) -> tuple[Folder, dict[str
         prompt='state' if robot.flag('state_in_prompt', family == 'pi05') else 'clean',
         averaged=True,
         relative=relative,
+        aloha=aloha,
     )
     if folder.prompt == 'state' and family == 'pi0':
         raise CheckpointError(f'{robot.where}: state_in_prompt is true; want false for π0')

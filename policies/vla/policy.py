@@ -30,6 +30,7 @@ from flashrt_policies.base import PolicySpec, SubgoalPort, check_observation
 from flashrt_policies.checkpoint import CheckpointError
 from flashrt_policies.kernels import sources
 from flashrt_policies.kernels.vla import noise as vla_noise
+from flashrt_policies.vla import aloha
 from flashrt_policies.vla.network import Network
 from flashrt_policies.vla.preprocess import Words
 from flashrt_policies.vla.statistics import Scale
@@ -58,6 +59,7 @@ class Parts:
         digest: of the weights.
         name: of the family and what else decides how it acts.
         relative: indices of the actions that are offsets from the state.
+        aloha: states and actions are ALOHA's; see `vla.aloha`.
     """
 
     spec: PolicySpec
@@ -69,6 +71,20 @@ class Parts:
     digest: str
     name: str
     relative: tuple[int, ...] = ()
+    aloha: bool = False
+
+    def seen(self, proprio: np.ndarray) -> np.ndarray:
+        """Return the proprioception [P] as the network knows it."""
+        return aloha.seen(proprio).astype(np.float32) if self.aloha else np.asarray(proprio)
+
+    @property
+    def restoring(self) -> tuple[np.ndarray, np.ndarray]:
+        """Gain and shift, float32 [A] each, from the network's numbers to the robot's actions."""
+        gain, shift = self.action.restoring
+        if not self.aloha:
+            return gain, shift
+        turn, move = aloha.done()
+        return gain * turn, shift * turn + move
 
 
 class VlaPolicy:
@@ -123,7 +139,7 @@ class VlaPolicy:
         images = [buffer.tensor for buffer in self.images.values()]
         gain, shift = (
             torch.from_numpy(np.ascontiguousarray(part)).to(ctx.device)
-            for part in self._parts.action.restoring
+            for part in self._parts.restoring
         )
 
         def vision() -> None:
@@ -176,20 +192,21 @@ class VlaPolicy:
     ) -> dict[str, np.ndarray]:
         """Return what `observe` writes, by buffer name; see `Policy.preprocess`."""
         check_observation(self.spec, images, proprio)
-        state = self._parts.state.normalise(np.asarray(proprio))
+        seen = self._parts.seen(proprio)
+        state = self._parts.state.normalise(seen)
         row = np.zeros(self.state.shape, np.float32)
         if self._parts.network.sizes.state:
             row[: state.size] = state
         ready = {f'vla/image/{name}': np.ascontiguousarray(images[name]) for name in self.images}
         for anchor in self.anchors:
-            ready[anchor.name] = self._anchored(np.asarray(proprio))
+            ready[anchor.name] = self._anchored(seen)
         return {**ready, 'vla/state': row, 'normalised': state.astype(np.float32)}
 
-    def _anchored(self, proprio: np.ndarray) -> np.ndarray:
+    def _anchored(self, seen: np.ndarray) -> np.ndarray:
         """Return what the actions are offsets from, in their own units, float32 [A]."""
         index = list(self._parts.relative)
         found = np.zeros(self._parts.network.sizes.action, np.float32)
-        found[index] = proprio[index] / self._parts.action.restoring[0][index]
+        found[index] = seen[index] / self._parts.action.restoring[0][index]
         return found
 
     def observe(self, images: Mapping[str, np.ndarray], proprio: np.ndarray) -> None:

@@ -23,7 +23,7 @@ EXAMPLE = (
 KEYS = frozenset(
     {
         'cameras', 'relative', 'horizon', 'steps', 'asset', 'state_dim', 'action_dim',
-        'state_in_prompt', 'prompt_tokens',
+        'state_in_prompt', 'prompt_tokens', 'adapt_to_pi',
     }
 )  # fmt: skip
 
