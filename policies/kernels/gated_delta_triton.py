@@ -36,25 +36,25 @@ from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
 from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 
 TAPS_ROWS, TAPS_WIDTH = 8, 1024
-CARRY_STAGES = 3
 PREPARE_REGISTERS = 255
 # Longer replays are taken in stretches of so many chunks: the walk leaves most of the GPU idle, so
-# it goes over one stretch while others are prepared and read.
+# it goes over one stretch while the next is prepared and the one before is read. There is room for
+# two of them, so that what is made for one stays in the second-level cache.
 STRETCH = 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=['start'])
 def taps_kernel(
     proj_ptr, window_ptr, conv_ptr, valid_ptr, out_ptr,
-    proj_row, key_heads, heads, key_dim, dim, channels, l2_eps, scale,
+    proj_row, key_heads, heads, key_dim, dim, channels, l2_eps, scale, start,
     TAPS: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Some rows of H heads of q, k or v: convolution, SiLU, and for q and k the norm.
+    """Some rows, from `start` on, of H heads of q, k or v: convolution, SiLU; norm of q and k.
 
     Taps are summed in the same order whether a token's past lies in the replay or in the window.
     """
     begin(PDL)
-    first = tl.program_id(0) * ROWS
+    first = start + tl.program_id(0) * ROWS
     valid = tl.load(valid_ptr).to(tl.int32)
     if first >= valid:
         return
@@ -85,7 +85,7 @@ def taps_kernel(
         for tap in tl.static_range(TAPS):
             acc = tl.fma(rows[row + tap].to(tl.float32), weights[tap], acc)
         y = settled(acc, normed, unit, l2_eps)
-        spot = out_ptr + (first + row).to(tl.int64) * channels + channel
+        spot = out_ptr + (first - start + row).to(tl.int64) * channels + channel
         tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask & (first + row < valid))
 
 
@@ -104,7 +104,8 @@ def prepare_kernel(
     if chunk * C >= valid:
         return
     row = chunk * C + tl.arange(0, C)
-    slot = (chunk * heads + head).to(tl.int64)
+    slot = (tl.program_id(0) * heads + head).to(tl.int64)
+    mixed_ptr -= (start * C).to(tl.int64) * channels
     prepare(
         mixed_ptr, proj_ptr, decay_ptr, bias_ptr, row, row < valid, slot, True,
         turn_ptr, keys_ptr, new_ptr, ask_ptr, own_ptr, last_ptr,
@@ -132,8 +133,8 @@ def carry_kernel(
     in_state = (at_k < key_dim)[None, :] & (at_v < dim)[:, None]
     state = tl.load(spot, mask=in_state, other=0.0)  # [N, K], float32
     state = walk(
-        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, 0, start,
-        tl.minimum(tl.cdiv(valid, C), stop), heads, head, at_v, C, K, V, STAGES,
+        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, 0, 0,
+        tl.minimum(tl.cdiv(valid, C), stop) - start, heads, head, at_v, C, K, V, STAGES,
     )  # fmt: skip
     tl.store(spot, state, mask=in_state)
 
@@ -170,7 +171,7 @@ def read_kernel(
     if chunk * C >= valid:
         return
     row = chunk * C + tl.arange(0, C)
-    slot = (chunk * heads + head).to(tl.int64)
+    slot = (tl.program_id(0) * heads + head).to(tl.int64)
     at_k, at_v = tl.arange(0, K)[:, None], tl.arange(0, V)[None, :]
     state = tl.load(before_ptr + slot * V * K + at_v * K + at_k)
     read(
@@ -198,59 +199,64 @@ def mix(
     chunks = triton.cdiv(rows, CHUNK)
     k, v = side(key_dim), side(dim)
 
-    def scratch(*shape: int, dtype: torch.dtype = proj.dtype) -> Tensor:
-        return torch.empty((chunks, heads, *shape), dtype=dtype, device=proj.device)
-
-    mixed = torch.empty((rows, channels), dtype=proj.dtype, device=proj.device)
-    width = triton.next_power_of_2(max(key_dim, dim))
-    together = max(1, TAPS_WIDTH // width)
-    taps_kernel[(triton.cdiv(rows, TAPS_ROWS), triton.cdiv(2 * key_heads + heads, together))](
-        proj, window, conv, valid, mixed,
-        proj.stride(0), key_heads, heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
-        TAPS=taps, ROWS=TAPS_ROWS, H=together, D=width, num_warps=4, **early(proj),
-    )  # fmt: skip
-    turn, before = scratch(k, k), scratch(v, k)
-    keys, new, ask, own = (scratch(CHUNK, width) for width in (k, v, k, v))
-    last = scratch(dtype=torch.float32)
-    out = torch.empty((rows, heads * dim), dtype=proj.dtype, device=proj.device)
-    columns = min(v, WALK_COLUMNS)
-    parts = v // columns
-    share = triton.next_power_of_2(triton.cdiv(channels, heads * parts))
-    deep = stages(proj, k * k + CHUNK * (k + columns), CARRY_STAGES)
-
-    stretch = STRETCH if proj.is_cuda else chunks
+    stretch = min(STRETCH, chunks)
     cuts = [(start, min(start + stretch, chunks)) for start in range(0, chunks, stretch)]
     how = early(proj) if len(cuts) == 1 else {'PDL': 0}
 
-    def prepared(start: int, stop: int) -> None:
+    def scratch(*shape: int, dtype: torch.dtype = proj.dtype) -> Tensor:
+        return torch.empty((min(2, len(cuts)), stretch, *shape), dtype=dtype, device=proj.device)
+
+    mixed, last = scratch(CHUNK, channels), scratch(heads, dtype=torch.float32)
+    turn, before = scratch(heads, k, k), scratch(heads, v, k)
+    keys, new, ask, own = (scratch(heads, CHUNK, width) for width in (k, v, k, v))
+    out = torch.empty((rows, heads * dim), dtype=proj.dtype, device=proj.device)
+    width = triton.next_power_of_2(max(key_dim, dim))
+    together = max(1, TAPS_WIDTH // width)
+    columns = min(v, WALK_COLUMNS)
+    parts = v // columns
+    share = triton.next_power_of_2(triton.cdiv(channels, heads * parts))
+    deep = stages(proj, k * k + CHUNK * (k + columns), 3)
+
+    def prepared(turn_of: int, start: int, stop: int) -> None:
+        i, count = turn_of % 2, (stop - start) * CHUNK
+        taps_kernel[(triton.cdiv(count, TAPS_ROWS), triton.cdiv(2 * key_heads + heads, together))](
+            proj, window, conv, valid, mixed[i],
+            proj.stride(0), key_heads, heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
+            start * CHUNK,
+            TAPS=taps, ROWS=TAPS_ROWS, H=together, D=width, num_warps=4, **how,
+        )  # fmt: skip
         prepare_kernel[(stop - start, heads)](
-            mixed, proj, decay, bias, valid, turn, keys, new, ask, own, last,
+            mixed[i], proj, decay, bias, valid, turn[i], keys[i], new[i], ask[i], own[i], last[i],
             proj.stride(0), channels, key_heads, heads, key_dim, dim, start,
             C=CHUNK, K=k, V=v, PRECISION=inverse_precision(proj.dtype),
             num_warps=PREPARE_WARPS, num_stages=1, maxnreg=PREPARE_REGISTERS, **how,
         )  # fmt: skip
 
-    def carried(start: int, stop: int) -> None:
+    def carried(turn_of: int, start: int, stop: int) -> None:
+        i = turn_of % 2
         carry_kernel[(heads, parts)](
-            turn, keys, new, last, state, before, proj, window, valid,
+            turn[i], keys[i], new[i], last[i], state, before[i], proj, window, valid,
             proj.stride(0), channels, heads, key_dim, dim, start, stop,
             TAPS=taps, C=CHUNK, K=k, V=v, N=columns, SHARE=share if stop == chunks else 0,
             STAGES=deep, num_warps=WALK_WARPS, **how,
         )  # fmt: skip
 
-    def answered(start: int, stop: int) -> None:
+    def answered(turn_of: int, start: int, stop: int) -> None:
+        i = turn_of % 2
         read_kernel[(stop - start, heads)](
-            before, ask, own, proj, norm, valid, out,
+            before[i], ask[i], own[i], proj, norm, valid, out,
             proj.stride(0), channels, heads, dim, eps, start,
             C=CHUNK, K=k, V=v, num_warps=READ_WARPS, num_stages=1, **how,
         )  # fmt: skip
 
-    with Aside(proj.device, len(cuts) > 1) as aside:
+    with Aside(proj.device, proj.is_cuda and len(cuts) > 1) as aside:
         walked = []
-        for cut in cuts:
-            prepared(*cut)
-            walked.append(aside.run(carried, *cut))
-        for cut, done in zip(cuts, walked, strict=True):
-            aside.wait(done)
-            answered(*cut)
+        for index, cut in enumerate(cuts):
+            prepared(index, *cut)
+            walked.append(aside.run(carried, index, *cut))
+            if index:
+                aside.wait(walked[index - 1])
+                answered(index - 1, *cuts[index - 1])
+        aside.wait(walked[-1])
+        answered(len(cuts) - 1, *cuts[-1])
     return out

@@ -38,32 +38,38 @@ def normed_rotated(
 
 
 @triton.jit
-def turn_rows(
-    x_ptr, out_ptr, scale_ptr, freq_ptr, position, mask, dim, half, eps,
-    NORM: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+def normed_parts(
+    x_ptr, scale_ptr, mask, dim, half, eps, NORM: tl.constexpr, H: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
-    """`normed_rotated` of several tokens, x_ptr, out_ptr and position [P, 1], to out_ptr.
+    """One head of some rows, x_ptr [P, 1], normed: all of it [P, D], its rotated halves [P, H].
 
-    Both halves of what is rotated are tiles of their own: sine and cosine are made once for both,
-    and for no element that keeps its place.
+    The halves are tiles of their own: sine and cosine then serve both, and no element that keeps
+    its place meets them.
     """
-    kind = out_ptr.dtype.element_ty
     at, low = tl.arange(0, D)[None, :], tl.arange(0, H)[None, :]
-    high = low + half
     inside, turned = mask & (at < dim), mask & (low < half)
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
     first = tl.load(x_ptr + low, mask=turned, other=0.0).to(tl.float32)
-    second = tl.load(x_ptr + high, mask=turned, other=0.0).to(tl.float32)
+    second = tl.load(x_ptr + half + low, mask=turned, other=0.0).to(tl.float32)
     if NORM:
         inverse = tl.rsqrt(tl.sum(x * x, 1) / dim + eps)[:, None]
         x = x * inverse * tl.load(scale_ptr + at, mask=at < dim, other=0.0)
         first = first * inverse * tl.load(scale_ptr + low, mask=low < half, other=0.0)
-        second = second * inverse * tl.load(scale_ptr + high, mask=low < half, other=0.0)
-    angle = position.to(tl.float32) * tl.load(freq_ptr + low, mask=low < half, other=0.0)
-    cos, sin = tl.cos(angle), tl.sin(angle)
-    tl.store(out_ptr + at, x.to(kind), mask=inside & (at >= 2 * half))
+        second = second * inverse * tl.load(scale_ptr + half + low, mask=low < half, other=0.0)
+    return x, first, second
+
+
+@triton.jit
+def put_turned(
+    out_ptr, x, first, second, cos, sin, mask, dim, half, H: tl.constexpr, D: tl.constexpr
+):  # fmt: skip
+    """Write what `normed_parts` made to out_ptr [P, 1], its halves rotated by `cos` and `sin`."""
+    kind = out_ptr.dtype.element_ty
+    at, low = tl.arange(0, D)[None, :], tl.arange(0, H)[None, :]
+    turned = mask & (low < half)
+    tl.store(out_ptr + at, x.to(kind), mask=mask & (at >= 2 * half) & (at < dim))
     tl.store(out_ptr + low, (first * cos - second * sin).to(kind), mask=turned)
-    tl.store(out_ptr + high, (second * cos + first * sin).to(kind), mask=turned)
+    tl.store(out_ptr + half + low, (second * cos + first * sin).to(kind), mask=turned)
 
 
 @triton.jit
@@ -79,16 +85,24 @@ def place_kernel(
     real = row < tl.load(valid_ptr)
     at = tl.arange(0, D)[None, :]
     mask = real & (at < dim)
+    low = tl.arange(0, H)[None, :]
+    angle = position.to(tl.float32) * tl.load(freq_ptr + low, mask=low < half, other=0.0)
     if head < heads:
-        turn_rows(
-            q_ptr + row * row_stride + head * q_head, out_ptr + (row * heads + head) * dim,
-            q_scale_ptr, freq_ptr, position, real, dim, half, eps, NORM, H, D,
+        x, first, second = normed_parts(
+            q_ptr + row * row_stride + head * q_head, q_scale_ptr, real, dim, half, eps, NORM, H, D
+        )
+        put_turned(
+            out_ptr + (row * heads + head) * dim, x, first, second, tl.cos(angle), tl.sin(angle),
+            real, dim, half, H, D,
         )  # fmt: skip
     elif head < heads + kv_heads:
         kv = head - heads
-        turn_rows(
-            k_ptr + row * row_stride + kv * dim, keys_ptr + (kv * capacity + position) * dim,
-            k_scale_ptr, freq_ptr, position, real, dim, half, eps, NORM, H, D,
+        x, first, second = normed_parts(
+            k_ptr + row * row_stride + kv * dim, k_scale_ptr, real, dim, half, eps, NORM, H, D
+        )
+        put_turned(
+            keys_ptr + (kv * capacity + position) * dim, x, first, second, tl.cos(angle),
+            tl.sin(angle), real, dim, half, H, D,
         )  # fmt: skip
     else:
         kv = head - heads - kv_heads

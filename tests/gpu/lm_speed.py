@@ -156,19 +156,18 @@ def sweep() -> None:
         say(f'{name}: {ms:.4f} ms')
 
     found.update(sweep_mix())
-    sweep_attention(note)
     sweep_head(note)
     results['sweep'] = found
     from flashrt_policies.hybrid_lm import schedule
 
     before = schedule.CUDA_UNITS
-    schedule.CUDA_UNITS = (*before, 2 * before[-1], 4 * before[-1])
+    schedule.CUDA_UNITS = (*before, 2 * before[-1])
     bench = bench_model(17000)
     schedule.CUDA_UNITS = before
     lm, whole = bench.lm, bench.lm.units
-    for largest in whole[-3:]:
+    for largest in whole[-2:]:
         lm.units = tuple(unit for unit in whole if unit <= largest)
-        for length in (2048, 4096, 8192, 16384):
+        for length in (2048, 16384):
             tokens, samples = bench.words(length), []
             for _ in range(8):
                 start = time.perf_counter()
@@ -193,7 +192,7 @@ def sweep() -> None:
 
 
 def sweep_mix() -> dict[str, float]:
-    """The delta rule: chunks of a stretch, how deep its walk loads; the best is left in place."""
+    """The delta rule: registers of a chunk, chunks of a stretch; the best is left in place."""
     import lm_kernel_cases as cases
 
     from flashrt_policies.kernels import gated_delta_triton as gd
@@ -201,46 +200,18 @@ def sweep_mix() -> dict[str, float]:
     d = cases.Draw('cuda', torch.bfloat16, 0)
     dims, norm = (16, 16, 128, 128), d.wide(128)
     replays = {rows: cases.delta_inputs(d, rows, dims, 4) for rows in (64, 2048, 4096, 8192)}
-    totals: dict[tuple[int, int, int], float] = {}
-    for setting in product((3, 2), (255, 168), (16, 14, 12, 20, 28, 6)):
-        gd.CARRY_STAGES, gd.PREPARE_REGISTERS, gd.STRETCH = setting
+    totals: dict[tuple[int, int], float] = {}
+    for setting in product((255, 168), (8, 12, 16, 24, 32)):
+        gd.PREPARE_REGISTERS, gd.STRETCH = setting
         found = {
-            rows: gpu_ms(partial(gd.mix, *inputs, norm, 1e-6, d.number(rows), dims), 8)
+            rows: gpu_ms(partial(gd.mix, *inputs, norm, 1e-6, d.number(rows), dims), 12)
             for rows, inputs in replays.items()
         }
-        say('depth, registers, stretch', setting, *(f'{n}: {ms:.4f}' for n, ms in found.items()))
+        say('mix: registers, stretch', setting, *(f'{n}: {ms:.4f}' for n, ms in found.items()))
         totals[setting] = sum(ms / rows for rows, ms in found.items() if rows > 64)
-    best = min(totals, key=lambda setting: totals[setting])
-    gd.CARRY_STAGES, gd.PREPARE_REGISTERS, gd.STRETCH = best
-    say('the models below:', best)
+    gd.PREPARE_REGISTERS, gd.STRETCH = min(totals, key=lambda setting: totals[setting])
+    say('the models below:', gd.PREPARE_REGISTERS, gd.STRETCH)
     return {str(setting): total for setting, total in totals.items()}
-
-
-def sweep_attention(note: Callable[[str, float], None]) -> None:
-    """Keys of one split; what placing costs."""
-    import lm_kernel_cases as cases
-
-    from flashrt_policies.kernels import attention_triton, place_triton
-
-    d = cases.Draw('cuda', torch.bfloat16, 0)
-    keys, values = d.normal(2, 17408, 256), d.normal(2, 17408, 256)
-    freq, scale = d.wide(32), d.wide(256)
-    for rows, position in ((64, 15360), (1024, 15360), (2048, 14336), (4096, 4096), (4096, 12288)):
-        proj = d.normal(rows, 8 * 512 + 2 * 2 * 256)
-        wide, k, v = proj.split((8 * 512, 512, 512), 1)
-        q, gate = wide.unflatten(1, (8, 512)).split(256, 2)
-        k, v = k.unflatten(1, (2, 256)), v.unflatten(1, (2, 256))
-        at, count = d.number(position), d.number(rows)
-        fitting = (keys, values, at, count)
-        call = partial(place_triton.place, q, k, v, *fitting, freq, scale, scale, 1e-6)
-        note(f'place {rows}', gpu_ms(call))
-        placed = call()
-        before = attention_triton.SPLIT
-        for split in (4096, 8192):
-            attention_triton.SPLIT = split
-            call = partial(attention_triton.attend, placed, *fitting, gate)
-            note(f'attend {rows} at {position}, splits of {split}', gpu_ms(call))
-        attention_triton.SPLIT = before
 
 
 def sweep_head(note: Callable[[str, float], None]) -> None:

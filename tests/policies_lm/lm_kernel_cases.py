@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -157,9 +158,12 @@ def delta(d: Draw) -> Iterator[tuple[str, float]]:
         norm = d.wide(dims[3])
         out, after, moved = delta_truth(proj, window, state, conv, decay, bias, valid, dims)
         want = gated_truth(out, proj, conv.shape[1], norm, dims)
-        got = gated_delta_triton.mix(
-            proj, window, state, conv, decay, bias, norm, 1e-6, d.number(valid), dims
-        )
+        before = (window.clone(), state.clone())
+        rest = (conv, decay, bias, norm, 1e-6, d.number(valid), dims)
+        with mock.patch.object(gated_delta_triton, 'STRETCH', 1):  # one chunk after another
+            single = gated_delta_triton.mix(proj, *before, *rest)
+        got = gated_delta_triton.mix(proj, window, state, *rest)
+        assert torch.equal(got[:valid], single[:valid]) and torch.equal(state, before[1])
         name = f'delta {valid}/{rows} {dims}'
         yield f'{name} out', error(got[:valid], want)
         yield f'{name} state', error(state, after)

@@ -11,31 +11,9 @@ from torch import Tensor
 
 from flashrt_policies.kernels.fork.attention import KeySlots, Rotary
 from flashrt_policies.kernels.launch import begin, early
+from flashrt_policies.kernels.place_triton import normed_parts, put_turned
 
 TURN_ROWS = 8  # rows that one program norms and rotates
-
-
-@triton.jit
-def turn_rows(
-    x_ptr, scale_ptr, cos_ptr, sin_ptr, row, used, dim, half, eps,
-    NORM: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    """R rows of one head: norm, and rotation of the leading 2 * half elements by halves."""
-    at = tl.arange(0, D)[None, :]
-    inside = used[:, None] & (at < dim)
-    # The element each one is rotated with: its partner in the other half.
-    turned = at < 2 * half
-    partner = tl.where(at < half, at + half, at - half)
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    y = tl.load(x_ptr + partner, mask=inside & turned, other=0.0).to(tl.float32)
-    if NORM:
-        inverse = tl.rsqrt(tl.sum(x * x, 1) / dim + eps)[:, None]
-        x = x * inverse * tl.load(scale_ptr + at, mask=at < dim, other=0.0)
-        y = y * inverse * tl.load(scale_ptr + partner, mask=turned & (at < dim), other=0.0)
-    angle = row[:, None] * half + at % half
-    cos = tl.load(cos_ptr + angle, mask=inside & turned, other=1.0)
-    sin = tl.load(sin_ptr + angle, mask=inside & turned, other=0.0)
-    return x * cos + tl.where(at < half, -y, y) * sin
 
 
 @triton.jit
@@ -43,7 +21,7 @@ def turn_kernel(
     q_ptr, k_ptr, v_ptr, rows_ptr, q_scale_ptr, k_scale_ptr, cos_ptr, sin_ptr, out_ptr, fresh_ptr,
     keys_ptr, values_ptr, apart_ptr, values_apart_ptr, q_row, q_head, kv_row, count, heads,
     kv_heads, capacity, dim, half, eps,
-    NORM: tl.constexpr, R: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, R: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """R rows of one head: queries to out [rows, heads, D], keys and values to their places.
 
@@ -54,35 +32,41 @@ def turn_kernel(
     row = tl.program_id(0) * R + tl.arange(0, R)
     at = tl.arange(0, D)
     used = tl.load(rows_ptr + 3 * count + row, mask=row < count, other=-1) >= 0
-    mask = used[:, None] & (at < dim)[None, :]
+    real = used[:, None]
     line = row[:, None].to(tl.int64)
-    kind = out_ptr.dtype.element_ty
+    low = tl.arange(0, H)[None, :]
+    angle = row[:, None] * half + low
+    cos = tl.load(cos_ptr + angle, mask=real & (low < half), other=1.0)
+    sin = tl.load(sin_ptr + angle, mask=real & (low < half), other=0.0)
     if head < heads:
-        x = turn_rows(
-            q_ptr + line * q_row + head * q_head, q_scale_ptr, cos_ptr, sin_ptr, row, used, dim,
-            half, eps, NORM, R, D,
+        x, first, second = normed_parts(
+            q_ptr + line * q_row + head * q_head, q_scale_ptr, real, dim, half, eps, NORM, H, D
+        )
+        put_turned(
+            out_ptr + (line * heads + head) * dim, x, first, second, cos, sin, real, dim, half, H,
+            D,
         )  # fmt: skip
-        tl.store(out_ptr + (line * heads + head) * dim + at[None, :], x.to(kind), mask=mask)
     else:
         kv = head - heads
-        k = turn_rows(
-            k_ptr + line * kv_row + kv * dim, k_scale_ptr, cos_ptr, sin_ptr, row, used, dim, half,
-            eps, NORM, R, D,
-        )  # fmt: skip
+        x, first, second = normed_parts(
+            k_ptr + line * kv_row + kv * dim, k_scale_ptr, real, dim, half, eps, NORM, H, D
+        )
+        mask = real & (at < dim)[None, :]
         v = tl.load(v_ptr + line * kv_row + kv * dim + at[None, :], mask=mask, other=0.0)
         trunk = (tl.load(rows_ptr + count + row, mask=used, other=0) < 0) & used
-        fresh = fresh_ptr + (kv * count + line) * dim + at[None, :]
-        ours = mask & (trunk == 0)[:, None]
-        tl.store(fresh, k.to(kind), mask=ours)
-        tl.store(fresh + count.to(tl.int64) * kv_heads * dim, v, mask=ours)
+        fresh = fresh_ptr + (kv * count + line) * dim
+        ours = real & (trunk == 0)[:, None]
+        put_turned(fresh, x, first, second, cos, sin, ours, dim, half, H, D)
+        beside = fresh + count.to(tl.int64) * kv_heads * dim + at[None, :]
+        tl.store(beside, v, mask=mask & ours)
         slot = tl.load(rows_ptr + row, mask=used, other=0)
         position = tl.load(rows_ptr + 2 * count + row, mask=used, other=0)
-        place = (kv * capacity + position[:, None].to(tl.int64)) * dim + at[None, :]
-        theirs = mask & trunk[:, None]
+        place = (kv * capacity + position[:, None].to(tl.int64)) * dim
+        theirs = trunk[:, None]
         away = tl.load(apart_ptr + slot, mask=trunk, other=0)[:, None]
-        tl.store(keys_ptr + away + place, k.to(kind), mask=theirs)
+        put_turned(keys_ptr + away + place, x, first, second, cos, sin, theirs, dim, half, H, D)
         away = tl.load(values_apart_ptr + slot, mask=trunk, other=0)[:, None]
-        tl.store(values_ptr + away + place, v, mask=theirs)
+        tl.store(values_ptr + away + place + at[None, :], v, mask=mask & theirs)
 
 
 def place(
@@ -131,5 +115,6 @@ def _turn(
         some.stride(0), some.stride(1), v.stride(0), count, heads, kv,
         1 if slots is None else slots.keys[0].shape[1], dim, cos.shape[1], eps,
         NORM=q_scale is not None or k_scale is not None, R=TURN_ROWS,
-        D=triton.next_power_of_2(dim), num_warps=4, **early(v),
+        H=triton.next_power_of_2(cos.shape[1]), D=triton.next_power_of_2(dim), num_warps=4,
+        **early(v),
     )  # fmt: skip
