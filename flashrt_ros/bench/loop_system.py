@@ -178,7 +178,7 @@ def gate_start() -> float:
     domain = free_domain()
     gate = [p for p in processes() if p.node == 'gate']
     with Operator(domain) as operator:
-        lifecycle = Lifecycle(operator.node)
+        lifecycle = Lifecycle(operator.node, patience=0.1)  # an answer to a stranger can be lost
         began = time.monotonic()
         with System(gate, domain=domain):
             while lifecycle.state('gate') != 'active':

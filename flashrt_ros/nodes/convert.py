@@ -1,17 +1,23 @@
-"""Messages to the loop's own types and back."""
+"""Messages to the loop's own types and back.
+
+The gate has neither images nor joint states, and is on guard the sooner without their types.
+"""
 
 from __future__ import annotations
 
 import array
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from sensor_msgs.msg import Image, JointState
 
 from flashrt_interfaces.msg import ActionChunk, ControlCommand
 from flashrt_ros.control.guards import GuardError
 from flashrt_ros.control.types import Chunk, Command
+
+if TYPE_CHECKING:
+    from sensor_msgs.msg import Image, JointState
 
 EXACT, CROP, PAD = 'exact', 'crop', 'pad'  # how an image of another size is made to fit
 
@@ -65,6 +71,8 @@ def chunk_to_msg(chunk: Chunk, stamp: Time, capsule: str) -> ActionChunk:
 
 def image_to_msg(pixels: np.ndarray, stamp: Time, frame: str) -> Image:
     """Return uint8 [H, W, 3] as an rgb8 image."""
+    from sensor_msgs.msg import Image
+
     msg = Image()
     msg.header.stamp, msg.header.frame_id = stamp, frame
     msg.height, msg.width = pixels.shape[:2]

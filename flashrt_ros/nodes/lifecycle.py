@@ -29,11 +29,17 @@ class Lifecycle:
     Args:
         node: The node that calls.
         alive: Called while waiting; raises when a process has died.
+        patience: Seconds after which a question is asked again.
     """
 
-    def __init__(self, node: Node, alive: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        alive: Callable[[], None] = lambda: None,
+        patience: float = PATIENCE_S,
+    ) -> None:
         self._node = node
-        self._alive = alive
+        self._alive, self._patience = alive, patience
         self._clients: dict[str, Any] = {}
 
     def _client(self, kind: Any, service: str) -> Any:
@@ -68,10 +74,10 @@ class Lifecycle:
             left = deadline - time.monotonic()
             try:
                 service, request = f'{node}/get_state', GetState.Request()
-                answer = self.ask(GetState, service, request, min(left, PATIENCE_S))
+                answer = self.ask(GetState, service, request, min(left, self._patience))
                 return str(answer.current_state.label)
             except LifecycleError:
-                if left <= PATIENCE_S:
+                if left <= self._patience:
                     raise
 
     def change(self, node: str, transition: int, timeout: float) -> None:

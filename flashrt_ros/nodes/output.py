@@ -10,9 +10,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from builtin_interfaces.msg import Duration
 from std_msgs.msg import Float64MultiArray, MultiArrayDimension
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from flashrt_interfaces.msg import ControlCommand
 from flashrt_ros.control.types import Command
@@ -56,6 +54,8 @@ class Output:
         if p.output == COMMANDS:
             self._array = node.create_publisher(Float64MultiArray, '~/commands', qos.STATE)
         elif p.output == TRAJECTORY:
+            from trajectory_msgs.msg import JointTrajectory
+
             self._trajectory = node.create_publisher(
                 JointTrajectory, '~/joint_trajectory', qos.STATE
             )
@@ -75,15 +75,21 @@ class Output:
         """Publish ``command``."""
         stamp = self._node.get_clock().now().to_msg()
         self._command.publish(command_to_msg(command, stamp))
-        values = [float(v) for v in command.action]
         if self._array is not None:
+            values = [float(v) for v in command.action]
             msg = Float64MultiArray(data=values)
             label = ','.join(self._names) or 'action'
             msg.layout.dim = [MultiArrayDimension(label=label, size=len(values), stride=1)]
             self._array.publish(msg)
         if self._trajectory is not None:
-            nanoseconds = round(self._p.point_s * 1e9)
-            reach = Duration(sec=nanoseconds // 10**9, nanosec=nanoseconds % 10**9)
-            point = JointTrajectoryPoint(positions=values, time_from_start=reach)
-            trajectory = JointTrajectory(joint_names=self._names, points=[point])
-            self._trajectory.publish(trajectory)
+            self._trajectory.publish(self._point(command))
+
+    def _point(self, command: Command) -> Any:
+        from builtin_interfaces.msg import Duration
+        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+        nanoseconds = round(self._p.point_s * 1e9)
+        reach = Duration(sec=nanoseconds // 10**9, nanosec=nanoseconds % 10**9)
+        values = [float(v) for v in command.action]
+        point = JointTrajectoryPoint(positions=values, time_from_start=reach)
+        return JointTrajectory(joint_names=self._names, points=[point])
