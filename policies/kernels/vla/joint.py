@@ -1,8 +1,8 @@
 """Projection and attention of an expert's layer together: its queries, and what they gather.
 
-Where heads are small and tokens few, one launch does both: a program makes the queries of one
-head, and again the keys and values that it shares with others, which costs less than to wait for
-another launch. Elsewhere it is `linear.project_heads` and then `attention.attend`.
+Where heads are small, tokens few and numbers of two bytes, one launch does both: a program makes
+the queries of one head, and again the keys and values that it shares with others, which costs less
+than to wait for another launch. Elsewhere it is `linear.project_heads`, then `attention.attend`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def project_attend(
     """
     x = stream.x
     tokens = x.shape[0]
-    if not x.is_cpu and tokens <= SMALL and heads.dim <= SMALL:
+    if not x.is_cpu and x.element_size() == 2 and tokens <= SMALL and heads.dim <= SMALL:
         from flashrt_policies.kernels.vla import joint_triton
 
         return joint_triton.project_attend(

@@ -21,7 +21,7 @@ from flashrt_policies.kernels.vla.rope_triton import angles
 
 DEPTH = 64  # of a tile of weights
 LOADS = 5  # of them in flight
-KEYS = 128  # of the prefix in a tile; half as many of four bytes a number
+KEYS = 128  # of the prefix in a tile
 WARPS = 4
 
 
@@ -175,9 +175,8 @@ def project_attend(
     prefix = kv.shape[1] - rows
     out = torch.empty((rows, heads.queries, heads.dim), dtype=x.dtype, device=x.device)
     none = out  # stands for pointers that are not read
-    size, d = x.element_size(), side(heads.dim)
+    d = side(heads.dim)
     own = weight.data.shape[0] > heads.queries * heads.dim
-    span = KEYS if size == 2 else KEYS // 2
     tile = (side(rows) + (3 if own else 1) * d) * DEPTH
     row_lines = triton.cdiv(depth * weight.data.element_size(), 128)
     project_attend_kernel[(heads.queries,)](
@@ -190,8 +189,8 @@ def project_attend(
         heads.dim, kv.stride(1), kv.stride(1),
         heads.dim**-0.5 * 1.4426950408889634,
         NORM=2 if ahead else 1, FLOAT8=weight.scale is not None, BIAS=bias is not None, OWN=own,
-        HALF=heads.dim // 2, R=side(rows), D=d, K=DEPTH, S=span, STAGES=stages(x, tile, LOADS),
-        KEY_STAGES=stages(x, 2 * span * d, 2),
+        HALF=heads.dim // 2, R=side(rows), D=d, K=DEPTH, S=KEYS, STAGES=stages(x, tile, LOADS),
+        KEY_STAGES=stages(x, 2 * KEYS * d, 2),
         TILES=1 if squares is None else triton.next_power_of_2(squares.shape[0]),
         LINES=triton.next_power_of_2(row_lines), KEY_LINES=triton.next_power_of_2(prefix),
         num_warps=WARPS, **early(x, step=True),
