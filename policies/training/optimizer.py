@@ -176,5 +176,6 @@ def orthogonal(matrices: Tensor) -> Tensor:
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for a, b, c in _STEPS:
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
+        square = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, square, x, beta=a)
     return (x.mT if tall else x).float()

@@ -43,7 +43,7 @@ def alone(state: str, question: Question) -> np.ndarray:
     tokens = torch.tensor([[*prompter.state(state), *asked.tokens]])
     net = network()
     with torch.no_grad():
-        hidden, *_ = net.trunk(tokens, torch.tensor([tokens.shape[1]]))
+        hidden, *_ = net(tokens, torch.tensor([tokens.shape[1]]))
         logits = net.head(hidden[0, -1])[asked.options]
     return logits.softmax(0).numpy()
 

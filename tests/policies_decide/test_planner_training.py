@@ -100,7 +100,7 @@ def test_what_is_exported_is_what_was_trained(dtype: str, tmp_path: Path) -> Non
     asked = decider.prompter.question(question)
     tokens = torch.tensor([[*decider.prompter.state('can: nothing'), *asked.tokens]])
     with torch.no_grad():
-        hidden, *_ = net.trunk(tokens, torch.tensor([tokens.shape[1]]))
+        hidden, *_ = net(tokens, torch.tensor([tokens.shape[1]]))
     expected = net.head(hidden[0, -1])[asked.options].softmax(0).detach().numpy()
     assert np.abs(np.array(answer.probabilities) - expected).max() < 2e-5
 
@@ -172,10 +172,10 @@ def test_the_temperature_becomes_part_of_the_weights(
     """Calibrated weights give the logits of the old ones, divided by it."""
     net, tokens = network(), torch.arange(40)[None]
     with torch.no_grad():
-        before = net.head(net.trunk(tokens, torch.tensor([40]))[0])
+        before = net.head(net(tokens, torch.tensor([40]))[0])
         monkeypatch.setattr(runs, 'temperature', lambda *_: 1.7)
         assert runs.calibrate(net, [], torch.device('cpu')) == 1.7
-        after = net.head(net.trunk(tokens, torch.tensor([40]))[0])
+        after = net.head(net(tokens, torch.tensor([40]))[0])
     assert torch.allclose(after * 1.7, before, atol=1e-4)
     assert not torch.allclose(after, before, atol=1e-2)
 

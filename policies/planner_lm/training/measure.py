@@ -82,11 +82,9 @@ def ask(
     """
     for batch in batches:
         moved = batch.to(device)
-        *_, memories = network.trunk(moved.tokens, moved.lengths)
-        for kinds, asked in ((SHORT, moved.short), (LONG, moved.long)):
-            hidden = network.branches(
-                asked.tokens, asked.lengths, moved.lengths, moved.tokens.shape[1], memories
-            )
+        groups = (moved.short, moved.long)
+        *_, read = network(moved.tokens, moved.lengths, groups)
+        for kinds, asked, hidden in zip((SHORT, LONG), groups, read, strict=True):
             logits = network.answers(hidden, asked.lengths).float()
             logits = logits.masked_fill(~asked.options, float('-inf'))
             for column, kind in enumerate(kinds):

@@ -6,6 +6,7 @@ The mixers of `hybrid_lm` in torch, with the parameter names of its checkpoints.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,42 +15,45 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashrt_policies.hybrid_lm.config import LMConfig
-from flashrt_policies.kernels.attention import inverse_frequencies
 from flashrt_policies.planner_lm.training.delta import delta_rule
-
-
-@dataclass
-class Memory:
-    """What the branches need of the trunk in one layer.
-
-    Attributes:
-        window: [B, W - 1, C], the last inputs of the convolution (linear layers).
-        state: float32 [B, HV, K, V] (linear layers).
-        keys: [B, KV, T, D] (full layers).
-        values: [B, KV, T, D] (full layers).
-    """
-
-    window: Tensor | None = None
-    state: Tensor | None = None
-    keys: Tensor | None = None
-    values: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a batch of stretches stands.
+    """Where the rows of a batch stand: states [B, T], behind each its groups of branches.
+
+    Everything that works row by row does so for all [B, L] of them at once; a step on a GPU is
+    as long as its launches are many.
 
     Attributes:
-        real: bool [N, S], rows that are tokens; they come first.
-        position: int64 [N, S], of each row in its text.
-        mask: bool [B, 1, Q, K], which keys each query sees; None for all up to itself.
-        branches: R, stretches per trunk; 0 for the trunks themselves.
+        real: bool [B, L], rows that are tokens; they come first in their stretch.
+        cos: float32 [B, L, rotary / 2], of each row's angles.
+        sin: likewise.
+        mask: bool [B, 1, L - T, L], which keys the branches' rows see; None without branches.
+        width: T.
+        groups: (R, S) of each group: R branches of S rows.
     """
 
     real: Tensor
-    position: Tensor
+    cos: Tensor
+    sin: Tensor
     mask: Tensor | None
-    branches: int
+    width: int
+    groups: tuple[tuple[int, int], ...]
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """[B, L, ...] -> the states [B, T, ...], and of each group [B * R, S, ...]."""
+        state, *others = x.split([self.width, *(r * s for r, s in self.groups)], 1)
+        pairs = zip(others, self.groups, strict=True)
+        return [state, *(y.unflatten(1, size).flatten(0, 1) for y, size in pairs)]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Undo `split`."""
+        state, *others = parts
+        pairs = zip(others, self.groups, strict=True)
+        return torch.cat(
+            [state, *(y.unflatten(0, (-1, r)).flatten(1, 2) for y, (r, _) in pairs)], 1
+        )
 
 
 class Norm(nn.Module):
@@ -134,47 +138,52 @@ class LinearMixer(nn.Module):
         self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
         self.A_log = nn.Parameter(torch.empty(c.lin_v_heads).uniform_(1, 16).log())
 
-    def forward(self, x: Tensor, at: Place, memory: Memory) -> Tensor:
-        """[N, S, hidden] -> [N, S, hidden]; a trunk writes `memory`, branches read it."""
+    def forward(self, x: Tensor, at: Place) -> Tensor:
+        """[B, L, hidden] -> [B, L, hidden]; branches go on from where their state ended."""
         c, real = self.c, at.real[..., None]
-        mixed = self.in_proj_qkv(x) * real  # [N, S, C]
-        if at.branches:
-            assert memory.window is not None and memory.state is not None
-            window = memory.window.repeat_interleave(at.branches, 0)
-            state = memory.state.repeat_interleave(at.branches, 0)
-        else:
-            window = mixed.new_zeros(mixed.shape[0], c.conv_width - 1, c.conv_dim)
-            shape = (mixed.shape[0], c.lin_v_heads, c.lin_k_dim, c.lin_v_dim)
-            state = torch.zeros(shape, device=x.device)
-        series = torch.cat((window.to(mixed.dtype), mixed), 1)
-        taps = self.conv1d.weight[:, 0].T.to(series.dtype)  # [W, C]
-        conv: Tensor = CausalConv.apply(series, taps)
-        size = c.lin_k_heads * c.lin_k_dim
-        q, k, v = F.silu(conv).split((size, size, c.lin_v_heads * c.lin_v_dim), -1)
+        mixed = self.in_proj_qkv(x) * real  # [B, L, C]
         beta = self.in_proj_b(x).float().sigmoid() * real
         step = F.softplus(self.in_proj_a(x).float() + self.dt_bias)
         g = -self.A_log.float().exp() * step * real
-        with torch.autocast(x.device.type, enabled=False):  # float32 inside, as at run time
-            out, state = delta_rule(
+        taps = self.conv1d.weight[:, 0].T.to(mixed.dtype)  # [W, C]
+        series = F.pad(mixed[:, : at.width], (0, 0, c.conv_width - 1, 0))
+        # Picked by a product with ones: its gradient is one too, and repeats bit for bit.
+        last = at.real[:, : at.width].sum(1)[:, None]
+        last = last + torch.arange(c.conv_width - 1, device=x.device)
+        place = torch.arange(series.shape[1], device=x.device)
+        window = (last[..., None] == place).to(series.dtype) @ series  # [B, W - 1, C]
+        state = torch.zeros(x.shape[0], c.lin_v_heads, c.lin_k_dim, c.lin_v_dim, device=x.device)
+        outs: list[Tensor] = []
+        rows = zip(*(at.split(part) for part in (mixed, g, beta)), strict=True)
+        for part, (own, g_, beta_) in enumerate(rows):
+            count = at.groups[part - 1][0] if part else 1
+            if part:
+                series = torch.cat((window.repeat_interleave(count, 0), own), 1)
+            out, end = self._walk(
+                CausalConv.apply(series, taps), g_, beta_,
+                state.repeat_interleave(count, 0) if part else state,
+            )  # fmt: skip
+            state = state if part else end
+            outs.append(out)
+        z = self.in_proj_z(x).unflatten(-1, (c.lin_v_heads, -1))
+        out = self.norm(at.join(outs).to(z.dtype), z).flatten(-2)
+        mixed_out: Tensor = self.out_proj(out)
+        return mixed_out
+
+    def _walk(self, conv: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply the delta rule to [N, S, C]; return [N, S, HV, V] and the last state."""
+        c = self.c
+        size = c.lin_k_heads * c.lin_k_dim
+        q, k, v = F.silu(conv).split((size, size, c.lin_v_heads * c.lin_v_dim), -1)
+        with torch.autocast(conv.device.type, enabled=False):  # float32 inside, as at run time
+            return delta_rule(
                 q.unflatten(-1, (c.lin_k_heads, -1)), k.unflatten(-1, (c.lin_k_heads, -1)),
                 v.unflatten(-1, (c.lin_v_heads, -1)), g, beta, state,
             )  # fmt: skip
-        if not at.branches:
-            # Picked by a product with ones: its gradient is one too, and repeats bit for bit.
-            last = at.real.sum(1)[:, None] + torch.arange(c.conv_width - 1, device=x.device)
-            place = torch.arange(series.shape[1], device=x.device)
-            memory.window = (last[..., None] == place).to(series.dtype) @ series
-            memory.state = state
-        z = self.in_proj_z(x).unflatten(-1, (c.lin_v_heads, -1))
-        out = self.norm(out.to(z.dtype), z).flatten(-2)
-        mixed_out: Tensor = self.out_proj(out)
-        return mixed_out
 
 
 class FullMixer(nn.Module):
     """Full attention with grouped heads, rotary embedding and an output gate."""
-
-    frequencies: Tensor
 
     def __init__(self, c: LMConfig) -> None:
         super().__init__()
@@ -186,40 +195,28 @@ class FullMixer(nn.Module):
         self.q_norm, self.k_norm = Norm(c.head_dim, c.eps), Norm(c.head_dim, c.eps)
         for norm in (self.q_norm, self.k_norm):  # sharp enough from the start to single out one
             nn.init.constant_(norm.weight, 0.7)
-        freq = inverse_frequencies(c.rotary_dim, c.rope_theta, c.rope_scaling)
-        self.register_buffer('frequencies', freq, persistent=False)
 
-    def forward(self, x: Tensor, at: Place, memory: Memory) -> Tensor:
-        """[N, S, hidden] -> [N, S, hidden]; a trunk writes `memory`, branches read it."""
+    def forward(self, x: Tensor, at: Place) -> Tensor:
+        """[B, L, hidden] -> [B, L, hidden]; branches see their state and themselves."""
         c = self.c
         q, gate = self.q_proj(x).unflatten(-1, (c.heads, 2 * c.head_dim)).chunk(2, -1)
         k = self.k_proj(x).unflatten(-1, (c.kv_heads, c.head_dim))
         v = self.v_proj(x).unflatten(-1, (c.kv_heads, c.head_dim))
-        angle = at.position[..., None].float() * self.frequencies  # [N, S, rotary / 2]
-        q, k = rotate(self.q_norm(q), angle), rotate(self.k_norm(k), angle)
-        trunks = x.shape[0] // max(1, at.branches)
-        # Branches of one trunk stand side by side: [N, S, H, D] -> [B, H, R * S, D].
-        q, k, v = (
-            t.reshape(trunks, -1, *t.shape[2:]).transpose(1, 2).to(v.dtype) for t in (q, k, v)
-        )
-        if at.branches:
-            assert memory.keys is not None and memory.values is not None
-            k, v = torch.cat((memory.keys, k), 2), torch.cat((memory.values, v), 2)
-        else:
-            memory.keys, memory.values = k, v
         rep = c.heads // c.kv_heads
-        o = F.scaled_dot_product_attention(
-            q, k.repeat_interleave(rep, 1), v.repeat_interleave(rep, 1), attn_mask=at.mask,
-            is_causal=at.mask is None,
-        )  # fmt: skip
-        o = o.transpose(1, 2).reshape(*gate.shape) * gate.sigmoid()
-        out: Tensor = self.o_proj(o.flatten(-2))
+        k, v = rotate(self.k_norm(k), at).repeat_interleave(rep, 2), v.repeat_interleave(rep, 2)
+        q, k, v = (t.transpose(1, 2).to(v.dtype) for t in (rotate(self.q_norm(q), at), k, v))
+        here = at.width
+        states, branches = q.split([here, q.shape[2] - here], 2)  # [B, H, ..., D]
+        o = F.scaled_dot_product_attention(states, k[:, :, :here], v[:, :, :here], is_causal=True)
+        if at.mask is not None:
+            o = torch.cat((o, F.scaled_dot_product_attention(branches, k, v, at.mask)), 2)
+        out: Tensor = self.o_proj((o.transpose(1, 2) * gate.sigmoid()).flatten(-2))
         return out
 
 
-def rotate(x: Tensor, angle: Tensor) -> Tensor:
-    """Rotate the leading part of each head: [N, S, H, D] by [N, S, R / 2]."""
-    half = angle.shape[-1]
-    cos, sin = angle.cos()[:, :, None], angle.sin()[:, :, None]
+def rotate(x: Tensor, at: Place) -> Tensor:
+    """Rotate the leading part of each head [B, L, H, D]."""
+    cos, sin = at.cos[:, :, None], at.sin[:, :, None]
+    half = cos.shape[-1]
     a, b, rest = x.float().split((half, half, x.shape[-1] - 2 * half), -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).to(x.dtype)

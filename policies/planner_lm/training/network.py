@@ -8,20 +8,16 @@ holds the two to the same logits. A batch is a trunk
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashrt_policies.hybrid_lm.config import LMConfig
-from flashrt_policies.planner_lm.training.mixers import (
-    FullMixer,
-    LinearMixer,
-    Memory,
-    Mlp,
-    Norm,
-    Place,
-)
+from flashrt_policies.kernels.attention import inverse_frequencies
+from flashrt_policies.planner_lm.training.mixers import FullMixer, LinearMixer, Mlp, Norm, Place
 
 
 class Block(nn.Module):
@@ -35,9 +31,9 @@ class Block(nn.Module):
         self.add_module(self.mixer, LinearMixer(c) if kind == 'linear' else FullMixer(c))
         self.mlp = Mlp(c)
 
-    def forward(self, x: Tensor, at: Place, memory: Memory) -> Tensor:
-        """[N, S, hidden] -> [N, S, hidden]."""
-        x = x + getattr(self, self.mixer)(self.input_layernorm(x), at, memory)
+    def forward(self, x: Tensor, at: Place) -> Tensor:
+        """[B, L, hidden] -> [B, L, hidden]."""
+        x = x + getattr(self, self.mixer)(self.input_layernorm(x), at)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -51,16 +47,21 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Block(c, kind) for kind in c.layers)
         self.norm = Norm(c.hidden, c.eps)
 
-    def forward(
-        self, tokens: Tensor, at: Place, memories: list[Memory], middle: int
-    ) -> tuple[Tensor, Tensor]:
-        """[N, S] -> normed hidden states [N, S, hidden], and the stream behind `middle` layers."""
+    def forward(self, tokens: Tensor, at: Place, middle: int) -> tuple[Tensor, Tensor]:
+        """[B, L] -> normed hidden states [B, L, hidden], and the stream behind `middle` layers."""
         x = self.embed_tokens(tokens)
         inner = x
-        for index, (layer, memory) in enumerate(zip(self.layers, memories, strict=True)):
+        for index, layer in enumerate(self.layers):
             inner = x if index == middle else inner
-            x = layer(x, at, memory)
+            x = layer(x, at)
         return self.norm(x), inner
+
+
+class Asked(Protocol):
+    """A group of questions, as `batches.Questions`: int64 [B, R, S], and lengths [B, R]."""
+
+    tokens: Tensor
+    lengths: Tensor
 
 
 class Network(nn.Module):
@@ -72,9 +73,14 @@ class Network(nn.Module):
             checkpoint: it teaches the layers below what the ones above will need.
     """
 
+    frequencies: Tensor
+
     def __init__(self, config: LMConfig, marks: int = 0) -> None:
         super().__init__()
         self.config = config
+        c = config
+        freq = inverse_frequencies(c.rotary_dim, c.rope_theta, c.rope_scaling)
+        self.register_buffer('frequencies', freq, persistent=False)
         self.model = Stack(config)
         self.middle = 2 * len(config.layers) // 3
         self.mark_norm = Norm(config.hidden, config.eps)
@@ -89,58 +95,50 @@ class Network(nn.Module):
         """Return the parameters that make up a checkpoint."""
         return {k: v for k, v in self.state_dict().items() if k.startswith('model.')}
 
-    def trunk(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, list[Memory]]:
-        """Read states.
+    def forward(
+        self, tokens: Tensor, lengths: Tensor, asked: Sequence[Asked] = ()
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Read states, and questions behind them.
 
         Args:
             tokens: int64 [B, T], padded at the end.
             lengths: int64 [B].
+            asked: groups of questions.
 
         Returns:
-            The normed hidden states [B, T, hidden], the marks' logits [B, T, marks], and what
-            branches need of each layer.
+            The normed hidden states [B, T, hidden], the marks' logits [B, T, marks], and of each
+            group the normed hidden states [B, R, S, hidden].
         """
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        real = place < lengths[:, None]
-        at = Place(real, place.expand_as(tokens), None, 0)
-        memories = [Memory() for _ in self.config.layers]
-        hidden, inner = self.model(tokens, at, memories, self.middle)
-        marks = F.linear(self.mark_norm(inner), self.mark_embed.weight)
-        return hidden, marks, memories
+        at = self._place(tokens, lengths, asked)
+        rows = torch.cat((tokens, *(group.tokens.flatten(1) for group in asked)), 1)
+        every, inner = self.model(rows, at, self.middle)
+        marks = F.linear(self.mark_norm(inner[:, : at.width]), self.mark_embed.weight)
+        hidden, *others = every.split([at.width, *(r * s for r, s in at.groups)], 1)
+        groups = [y.unflatten(1, size) for y, size in zip(others, at.groups, strict=True)]
+        return hidden, marks, groups
 
-    def branches(
-        self, tokens: Tensor, lengths: Tensor, trunk: Tensor, width: int, memories: list[Memory]
-    ) -> Tensor:
-        """Read questions behind their states.
-
-        Args:
-            tokens: int64 [B, R, S], padded at the end.
-            lengths: int64 [B, R].
-            trunk: int64 [B], lengths of the states.
-            width: T, to which the states were padded.
-            memories: from `trunk`.
-
-        Returns:
-            The normed hidden states [B, R, S, hidden].
-        """
-        trunks, count, size = tokens.shape
-        place = torch.arange(size, device=tokens.device)
-        real = (place < lengths[..., None]).flatten(0, 1)
-        position = (trunk[:, None] + place).repeat_interleave(count, 0)
-        ahead = torch.arange(width, device=tokens.device) < trunk[:, None]  # [B, T]
-        owner = torch.arange(count, device=tokens.device).repeat_interleave(size)
-        order = place.repeat(count)
-        own = (owner[:, None] == owner) & (order[:, None] >= order)  # [R * S, R * S]
-        mask = torch.cat(
-            (
-                ahead[:, None, None].expand(-1, 1, count * size, -1),
-                own[None, None].expand(trunks, 1, -1, -1),
-            ),
-            -1,
-        )
-        at = Place(real, position, mask, count)
-        hidden, _ = self.model(tokens.flatten(0, 1), at, memories, self.middle)
-        return hidden.unflatten(0, (trunks, count))
+    def _place(self, tokens: Tensor, lengths: Tensor, asked: Sequence[Asked]) -> Place:
+        count, width = tokens.shape
+        place = torch.arange(width, device=tokens.device)
+        real, position = [place < lengths[:, None]], [place.expand(count, -1)]
+        owner, order = [], []  # of the branches' rows
+        for i, group in enumerate(asked):
+            _, many, size = group.tokens.shape
+            row = torch.arange(size, device=tokens.device)
+            real.append((row < group.lengths[..., None]).flatten(1))
+            order.append(row.repeat(many))
+            position.append(lengths[:, None] + order[-1])
+            which = torch.arange(many, device=tokens.device).repeat_interleave(size)
+            owner.append(which + 1000 * i)  # no two branches of one state alike
+        mask = None
+        if asked:
+            own, at = torch.cat(owner), torch.cat(order)
+            inside = (own[:, None] == own) & (at[:, None] >= at)
+            seen = (real[0][:, None].expand(-1, len(own), -1), inside.expand(count, -1, -1))
+            mask = torch.cat(seen, -1)[:, None]
+        angle = torch.cat(position, 1)[..., None].float() * self.frequencies
+        groups = tuple((g.tokens.shape[1], g.tokens.shape[2]) for g in asked)
+        return Place(torch.cat(real, 1), angle.cos(), angle.sin(), mask, width, groups)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits [..., vocab] of normed hidden states."""
@@ -150,7 +148,7 @@ class Network(nn.Module):
         """Return logits [B, R, vocab] behind the last token of each question.
 
         Args:
-            hidden: from `branches`.
+            hidden: of one group.
             lengths: int64 [B, R].
         """
         place = torch.arange(hidden.shape[2], device=hidden.device)

@@ -60,12 +60,9 @@ class PlannerTask:
     def loss(self, batch: Batch) -> Tensor:
         """Return the loss of a batch: of the answers, and of what is taught besides."""
         network, train = self.network, self.recipe.train
-        hidden, marks, memories = network.trunk(batch.tokens, batch.lengths)
+        asked = (batch.short, batch.long)
+        hidden, marks, (short, long) = network(batch.tokens, batch.lengths, asked)
         width, count = batch.tokens.shape[1], len(SHORT)
-        short, long = (
-            network.branches(asked.tokens, asked.lengths, batch.lengths, width, memories)
-            for asked in (batch.short, batch.long)
-        )
         decided = torch.cat((self._decided(batch.long, long, 1),
                              self._decided(batch.short, short, count)))  # fmt: skip
         total = decided.mean()
