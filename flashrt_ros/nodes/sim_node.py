@@ -81,9 +81,13 @@ class SimNode(Managed):
         self._every: list[float] = []  # the lateness of every tick, where a file is wanted
         self.worker = Worker('world', self.scheduler, self._tick, self._tick_failed)
         self.create_subscription(ControlCommand, names.GATED, self._on_command, qos.STATE)
-        self.create_service(BeginEpisode, names.ROBOT_BEGIN, self._begin)
-        self.create_service(Snapshot, names.ROBOT_SNAPSHOT, self._snapshot)
-        self.create_service(Restore, names.ROBOT_RESTORE, self._restore)
+        # These wait for the thread of the world, which may itself wait for a command.
+        for kind, service, answer in (
+            (BeginEpisode, names.ROBOT_BEGIN, self._begin),
+            (Snapshot, names.ROBOT_SNAPSHOT, self._snapshot),
+            (Restore, names.ROBOT_RESTORE, self._restore),
+        ):
+            self.aside.serve(self.create_service(kind, service, answer))
         self.create_service(SetEpoch, names.ROBOT_SET_EPOCH, self._set_epoch)
 
     def stamp(self) -> tuple[int, int]:

@@ -120,6 +120,10 @@ class BrainStand:
         """Return the brain's log lines with ``words``."""
         return [line for line in self.system.lines('brain') if words in line]
 
+    def says_once(self, words: str) -> bool:
+        """Wait for a log line with ``words``, which may come after what it tells of; just one."""
+        return self.poll(lambda: bool(self.lines(words))) and len(self.lines(words)) == 1
+
 
 @contextmanager
 def brain_stand(cameras: dict[str, str] | None = None, **params: Any) -> Iterator[BrainStand]:

@@ -44,7 +44,7 @@ def test_a_wrong_joint_count(stand: BrainStand) -> None:
     for _ in range(2):
         assert stand.holds(words, proprioception=[0.1] * 5)
     assert stand.moves()
-    assert len(stand.lines(words)) == 1
+    assert stand.says_once(words)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_flood_of_images(stand: BrainStand) -> None:
 
     assert stand.poll(said)
     assert stand.moves()
-    assert len(stand.lines(words)) == 1
+    assert stand.says_once(words)
 
 
 def test_a_real_robots_topics() -> None:
@@ -116,7 +116,7 @@ def test_a_real_robots_topics() -> None:
             return (command := stand.answered()) is not None and words in command.reason
 
         assert stand.poll(held)
-        assert len(stand.lines(words)) == 1
+        assert stand.says_once(words)
         assert stand.poll(moves)
 
 

@@ -7,7 +7,17 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from harness import INSTRUCTION, LONG, becomes, looked_for, moves, since, state_of, toy_system
+from harness import (
+    INSTRUCTION,
+    LONG,
+    becomes,
+    looked_for,
+    moves,
+    says,
+    since,
+    state_of,
+    toy_system,
+)
 
 from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.peers import PeerRefused
@@ -131,8 +141,12 @@ def test_every_line_has_episode_and_epoch(running: Running) -> None:
     for node in ('gate', 'sim', 'brain', 'supervisor'):
         lines = [x for x in system.lines(node) if f'[{node}]' in x]
         assert all(re.search(r' \| episode=\d+ epoch=\d+$', line) for line in lines), lines
-    newest = [x for x in system.lines('supervisor') if ' -> ' in x][-1]
-    assert newest.endswith(f'| episode={operator.episode.episode} epoch={operator.episode.epoch}')
+    now = f'| episode={operator.episode.episode} epoch={operator.episode.epoch}'
+
+    def newest() -> str:
+        return [x for x in system.lines('supervisor') if ' -> ' in x][-1]
+
+    assert looked_for(operator, lambda: newest().endswith(now)), newest()
 
 
 def test_rollback_while_interrupted(running: Running) -> None:
@@ -149,7 +163,7 @@ def test_a_goal_is_refused_while_another_episode_runs(running: Running) -> None:
     system, operator = running
     with pytest.raises(PeerRefused):
         operator.rollout(INSTRUCTION)
-    assert any('rollout refused: cannot start while' in x for x in system.lines('supervisor'))
+    assert says(system, operator, 'supervisor', 'rollout refused: cannot start while')
 
 
 def test_a_goal_runs_and_its_cancel_is_a_hard_interrupt(running: Running) -> None:
@@ -211,6 +225,7 @@ def test_a_failed_subgoal_is_tried_again_and_no_oftener(apart: bool) -> None:
         first, second, third = _failed(operator)
         assert second - first >= 20
         assert third - second >= 20
+        assert says(system, operator, 'supervisor', 'failed: retry 2 of 2')
         retries = [x for x in system.lines('supervisor') if 'failed: retry' in x]
         assert len(retries) == 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gate_stand import Stand, gate_stand
-from harness import LONG, looked_for
+from harness import LONG, looked_for, says
 
 from flashrt_interfaces.msg import ControlCommand
 from flashrt_interfaces.srv import SetEpoch
@@ -81,6 +81,7 @@ def test_two_publishers_on_the_command_topic(stand: Stand) -> None:
         assert stand.until_held('brain/command has 2 publishers')
         assert all(m.held for m in stand.sent(before))
     assert stand.until_passes()
+    assert says(stand.system, stand.operator, 'gate', 'it must have one; holding')
     lines = [x for x in stand.system.lines('gate') if 'it must have one; holding' in x]
     assert len(lines) == 1
 

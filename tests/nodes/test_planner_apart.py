@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from brain_stand import brain_stand
-from harness import INSTRUCTION, LONG, moves, toy_system
+from harness import INSTRUCTION, LONG, looked_for, moves, toy_system
 
 from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.peers import PeerRefused
@@ -125,4 +125,8 @@ def test_what_comes_after_is_configured() -> None:
         assert operator.until(
             lambda: any(m.generation == 3 and not m.held for _, m in operator.record.sent), LONG
         )
-        assert any('expired' in x and 'open the drawer' in x for x in system.lines('brain'))
+
+        def said() -> bool:
+            return any('expired' in x and 'open the drawer' in x for x in system.lines('brain'))
+
+        assert looked_for(operator, said)

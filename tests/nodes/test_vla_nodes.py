@@ -47,7 +47,7 @@ def test_the_node_acts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
         command = shown.until(lambda m: not m.held, proprioception=PROPRIO)
         assert command is not None, shown.lines('')[-5:]
         assert len(command.action) == 6 and np.isfinite(command.action).all()
-        assert shown.lines('ready in')
+        assert shown.says_once('ready in')
 
 
 def test_a_folder_that_cannot_act_does_not_configure(tmp_path: Path) -> None:
