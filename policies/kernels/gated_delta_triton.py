@@ -38,9 +38,11 @@ from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 TAPS_ROWS, TAPS_WIDTH = 8, 1024
 PREPARE_REGISTERS = 255
 # Longer replays are taken in stretches of so many chunks: the walk leaves most of the GPU idle, so
-# it goes over one stretch while the next is prepared and the one before is read. There is room for
-# two of them, so that what is made for one stays in the second-level cache.
-STRETCH = 16
+# it goes over one stretch while others are prepared and read. Longer stretches from so many on.
+STRETCH, LONG_STRETCH = 16, 28
+# Stretches that have room at a time: few, and what is made for one may stay in the second-level
+# cache until it is read; 0 for all of them.
+ROOM = 0
 
 
 @triton.jit(do_not_specialize=['start'])
@@ -199,12 +201,13 @@ def mix(
     chunks = triton.cdiv(rows, CHUNK)
     k, v = side(key_dim), side(dim)
 
-    stretch = min(STRETCH, chunks)
+    stretch = min(STRETCH if chunks <= 2 * STRETCH else LONG_STRETCH, chunks)
     cuts = [(start, min(start + stretch, chunks)) for start in range(0, chunks, stretch)]
     how = early(proj) if len(cuts) == 1 else {'PDL': 0}
+    room = min(ROOM or len(cuts), len(cuts))
 
     def scratch(*shape: int, dtype: torch.dtype = proj.dtype) -> Tensor:
-        return torch.empty((min(2, len(cuts)), stretch, *shape), dtype=dtype, device=proj.device)
+        return torch.empty((room, stretch, *shape), dtype=dtype, device=proj.device)
 
     mixed, last = scratch(CHUNK, channels), scratch(heads, dtype=torch.float32)
     turn, before = scratch(heads, k, k), scratch(heads, v, k)
@@ -217,14 +220,17 @@ def mix(
     share = triton.next_power_of_2(triton.cdiv(channels, heads * parts))
     deep = stages(proj, k * k + CHUNK * (k + columns), 3)
 
-    def prepared(turn_of: int, start: int, stop: int) -> None:
-        i, count = turn_of % 2, (stop - start) * CHUNK
+    def convolved(index: int, start: int, stop: int) -> None:
+        count = (stop - start) * CHUNK
         taps_kernel[(triton.cdiv(count, TAPS_ROWS), triton.cdiv(2 * key_heads + heads, together))](
-            proj, window, conv, valid, mixed[i],
+            proj, window, conv, valid, mixed[index % room],
             proj.stride(0), key_heads, heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
             start * CHUNK,
             TAPS=taps, ROWS=TAPS_ROWS, H=together, D=width, num_warps=4, **how,
         )  # fmt: skip
+
+    def prepared(index: int, start: int, stop: int) -> None:
+        i = index % room
         prepare_kernel[(stop - start, heads)](
             mixed[i], proj, decay, bias, valid, turn[i], keys[i], new[i], ask[i], own[i], last[i],
             proj.stride(0), channels, key_heads, heads, key_dim, dim, start,
@@ -232,8 +238,8 @@ def mix(
             num_warps=PREPARE_WARPS, num_stages=1, maxnreg=PREPARE_REGISTERS, **how,
         )  # fmt: skip
 
-    def carried(turn_of: int, start: int, stop: int) -> None:
-        i = turn_of % 2
+    def carried(index: int, start: int, stop: int) -> None:
+        i = index % room
         carry_kernel[(heads, parts)](
             turn[i], keys[i], new[i], last[i], state, before[i], proj, window, valid,
             proj.stride(0), channels, heads, key_dim, dim, start, stop,
@@ -241,8 +247,8 @@ def mix(
             STAGES=deep, num_warps=WALK_WARPS, **how,
         )  # fmt: skip
 
-    def answered(turn_of: int, start: int, stop: int) -> None:
-        i = turn_of % 2
+    def answered(index: int, start: int, stop: int) -> None:
+        i = index % room
         read_kernel[(stop - start, heads)](
             before[i], ask[i], own[i], proj, norm, valid, out,
             proj.stride(0), channels, heads, dim, eps, start,
@@ -251,12 +257,17 @@ def mix(
 
     with Aside(proj.device, proj.is_cuda and len(cuts) > 1) as aside:
         walked = []
+        if not ROOM:
+            convolved(0, 0, chunks)
         for index, cut in enumerate(cuts):
+            if ROOM:
+                convolved(index, *cut)
             prepared(index, *cut)
             walked.append(aside.run(carried, index, *cut))
-            if index:
+            if ROOM and index:
                 aside.wait(walked[index - 1])
                 answered(index - 1, *cuts[index - 1])
-        aside.wait(walked[-1])
-        answered(len(cuts) - 1, *cuts[-1])
+        for index in range(len(cuts) - 1 if ROOM else 0, len(cuts)):
+            aside.wait(walked[index])
+            answered(index, *cuts[index])
     return out

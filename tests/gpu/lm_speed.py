@@ -192,7 +192,7 @@ def sweep() -> None:
 
 
 def sweep_mix() -> dict[str, float]:
-    """The delta rule: registers of a chunk, chunks of a stretch; the best is left in place."""
+    """The delta rule: room, registers, chunks of a stretch; the best is left in place."""
     import lm_kernel_cases as cases
 
     from flashrt_policies.kernels import gated_delta_triton as gd
@@ -200,17 +200,24 @@ def sweep_mix() -> dict[str, float]:
     d = cases.Draw('cuda', torch.bfloat16, 0)
     dims, norm = (16, 16, 128, 128), d.wide(128)
     replays = {rows: cases.delta_inputs(d, rows, dims, 4) for rows in (64, 2048, 4096, 8192)}
-    totals: dict[tuple[int, int], float] = {}
-    for setting in product((255, 168), (8, 12, 16, 24, 32)):
-        gd.PREPARE_REGISTERS, gd.STRETCH = setting
+    totals: dict[tuple[int, int, int], float] = {}
+    for setting in product((0, 2), (255, 168), (12, 16, 28)):
+        gd.ROOM, gd.PREPARE_REGISTERS, gd.STRETCH = setting
+        gd.LONG_STRETCH = gd.STRETCH
         found = {
             rows: gpu_ms(partial(gd.mix, *inputs, norm, 1e-6, d.number(rows), dims), 12)
             for rows, inputs in replays.items()
         }
-        say('mix: registers, stretch', setting, *(f'{n}: {ms:.4f}' for n, ms in found.items()))
+        say(
+            'mix: room, registers, stretch',
+            setting,
+            *(f'{n}: {ms:.4f}' for n, ms in found.items()),
+        )
         totals[setting] = sum(ms / rows for rows, ms in found.items() if rows > 64)
-    gd.PREPARE_REGISTERS, gd.STRETCH = min(totals, key=lambda setting: totals[setting])
-    say('the models below:', gd.PREPARE_REGISTERS, gd.STRETCH)
+    best = min(totals, key=lambda setting: totals[setting])
+    gd.ROOM, gd.PREPARE_REGISTERS, gd.LONG_STRETCH = best
+    gd.STRETCH = 16
+    say('the models below:', best)
     return {str(setting): total for setting, total in totals.items()}
 
 
