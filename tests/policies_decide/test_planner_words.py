@@ -15,7 +15,7 @@ from planner_oracle import Oracle
 from flashrt_policies.planner_lm.situation import CANNOT, FINISHED, Situation
 from flashrt_policies.planner_lm.training import instructions, robots
 from flashrt_policies.planner_lm.training.examples import DECISIONS, Example, Examples
-from flashrt_policies.planner_lm.training.marks import CLASSES, marks
+from flashrt_policies.planner_lm.training.marks import CLASSES, marks, meant
 from flashrt_policies.planner_lm.training.words import (
     Words,
     WordsError,
@@ -168,6 +168,10 @@ def test_marks_stand_where_a_thing_is_settled(words: Words) -> None:
         ('r aft', 'B'), ('t, pl', 'A'), ('rue: ', 'reached'), (' 0.60', 'outside'),
         (' 0.50', 'inside'), (' 0.10', 'inside'), ('e 300', 'stale'), ('sed 7', 'many'),
         ('d: no', 'free'), (': fir', 'stop'),
+    ]  # fmt: skip
+    known = meant(situation, told)
+    assert [(text[:at][-5:], name) for at, name in sorted(known.items())] == [
+        ('rawer', skills[0]), ('rawer', skills[1]), ('r aft', skills[1]), ('t, pl', skills[0]),
     ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from random import Random
 
@@ -41,6 +41,10 @@ class Questions:
     options: Tensor
     answer: Tensor
 
+    def pin_memory(self) -> Questions:
+        """Return a copy that a device can fetch while the host goes on."""
+        return Questions(*(getattr(self, f.name).pin_memory() for f in fields(self)))
+
     def to(self, device: torch.device) -> Questions:
         """Return a copy on a device, tokens as int64."""
         moved = [getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)]
@@ -55,6 +59,7 @@ class Batch:
         tokens: [B, T], padded at the end.
         lengths: int64 [B].
         marks: [B, T], a class of `marks.CLASSES`, or `NONE`.
+        meant: [B, T], the number of a skill, or `NONE`.
         short: the `SHORT` questions; in one more column the plan, spelled out.
         plan: [B, S], the byte that follows each of that column's, or `NONE`.
         long: the `LONG` questions.
@@ -64,10 +69,15 @@ class Batch:
     tokens: Tensor
     lengths: Tensor
     marks: Tensor
+    meant: Tensor
     short: Questions
     plan: Tensor
     long: Questions
     possible: Tensor
+
+    def pin_memory(self) -> Batch:
+        """Return a copy that a device can fetch while the host goes on."""
+        return Batch(*(getattr(self, f.name).pin_memory() for f in fields(self)))
 
     def to(self, device: torch.device) -> Batch:
         """Return a copy on a device, everything as int64."""
@@ -75,6 +85,7 @@ class Batch:
             self.tokens.to(device, non_blocking=True).long(),
             self.lengths.to(device, non_blocking=True),
             self.marks.to(device, non_blocking=True).long(),
+            self.meant.to(device, non_blocking=True).long(),
             self.short.to(device),
             self.plan.to(device, non_blocking=True).long(),
             self.long.to(device),
@@ -122,16 +133,14 @@ class Batches(Dataset[list[Batch]]):
         fitting = (room for room in ROOMS if all(a >= b for a, b in zip(room, need, strict=True)))
         room = next(fitting, need)
         tokens, lengths = _pad(states, room[0])
-        marks = np.full(tokens.shape, NONE, np.int16)
-        for row, example in zip(marks, examples, strict=True):
-            for place, name in example.marks.items():
-                row[place] = name
+        marks = _taught(tokens.shape, [example.marks for example in examples])
+        meant = _taught(tokens.shape, [example.meant for example in examples])
         spelled = np.full((len(examples), room[1]), NONE, np.int16)
         for row, plan in zip(spelled, plans, strict=True):
             row[len(PLAN) - 1 : len(plan.tokens)] = [*plan.tokens[len(PLAN) :], *plan.options]
         count = len(examples)
         return Batch(
-            tokens, lengths, torch.from_numpy(marks), _questions(short, count, room[1]),
+            tokens, lengths, marks, meant, _questions(short, count, room[1]),
             torch.from_numpy(spelled), _questions(long, count, room[2]),
             torch.tensor([example.possible for example in examples]),
         )  # fmt: skip
@@ -156,6 +165,14 @@ def _questions(rows: Sequence[tuple[Asked, int]], size: int, width: int) -> Ques
     )  # fmt: skip
 
 
+def _taught(shape: tuple[int, ...], rows: Sequence[Mapping[int, int]]) -> Tensor:
+    """Return what is taught at each byte of each state, or `NONE`."""
+    out = np.full(shape, NONE, np.int16)
+    for line, row in zip(out, rows, strict=True):
+        line[list(row)] = list(row.values())
+    return torch.from_numpy(out)
+
+
 def _pad(rows: Sequence[Sequence[int]], width: int) -> tuple[Tensor, Tensor]:
     lengths = [len(row) for row in rows]
     out = np.zeros((len(rows), width), np.uint8)
@@ -171,6 +188,7 @@ def stream(batches: Batches, first: int, workers: int) -> Iterator[Batch]:
     loader: DataLoader[list[Batch]] = DataLoader(
         batches, batch_size=None, sampler=_Count(group), num_workers=workers,
         prefetch_factor=2 if workers else None, persistent_workers=False,
+        pin_memory=torch.cuda.is_available(),
     )  # fmt: skip
     for found in loader:
         yield from found[skip:]

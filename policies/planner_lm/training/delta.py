@@ -27,38 +27,39 @@ def delta_rule(
     Returns:
         float32 [N, S, HV, V], and the state behind the last row.
     """
-    rows, heads = v.shape[1], v.shape[2]
+    batch, rows, heads = v.shape[:3]
     chunk = min(CHUNK, 1 << (rows - 1).bit_length())
     count = -(-rows // chunk)
     pad = count * chunk - rows
 
-    def split(x: Tensor) -> Tensor:  # [N, S, HV, ...] -> [N, HV, count, chunk, ...]
-        x = F.pad(x, (*(0, 0) * (x.ndim - 2), 0, pad))
-        return x.unflatten(1, (count, chunk)).movedim(3, 1)
+    def split(x: Tensor) -> Tensor:
+        """[N, S, HV, ...] -> [count, N * HV, chunk, ...], so that each chunk is contiguous."""
+        x = F.pad(x, (*(0, 0) * (x.ndim - 2), 0, pad)).unflatten(1, (count, chunk))
+        return x.movedim(1, 0).movedim(3, 2).flatten(1, 2)
 
     rep = heads // q.shape[2]
     q = split(l2_norm(q).repeat_interleave(rep, 2) * q.shape[-1] ** -0.5)
     k = split(l2_norm(k).repeat_interleave(rep, 2))
     v, beta, g = split(v.float()), split(beta)[..., None], split(g).cumsum(-1)
-    lower = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).tril()
-    decay = (g[..., :, None] - g[..., None, :]).masked_fill(~lower, float('-inf')).exp()
-    system = ((beta * k) @ k.mT * decay).tril(-1)
-    inverse: Tensor = Inverse.apply(system)
-    u = inverse @ (beta * v)  # [N, HV, count, chunk, V]
-    w = inverse @ (beta * k * g.exp()[..., None])
-    inner = q @ k.mT * decay
-    q = q * g.exp()[..., None]
-    k = k * (g[..., -1:] - g).exp()[..., None]
-    last = g[..., -1].exp()[..., None, None]
-    parts = []
+    upper = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).triu(1)
+    decay = (g[..., :, None] - g[..., None, :]).masked_fill(upper, float('-inf')).exp()
+    known = beta * k
+    inverse: Tensor = Inverse.apply((known @ k.mT * decay).tril(-1))
+    grown = g.exp()[..., None]
+    u = inverse @ (beta * v)  # [count, N * HV, chunk, V]
+    w = inverse @ (known * -grown)
+    left = (k * (g[..., -1:] - g).exp()[..., None]).mT
+    last = grown[:, :, -1:]
+    state = state.flatten(0, 1)
+    news, states = [], []
     # Unbound, not indexed: the gradient of an index is a whole tensor of zeros.
-    chunks = zip(*(x.unbind(2) for x in (u, w, q, inner, k.mT, last)), strict=True)
-    for u_i, w_i, q_i, inner_i, k_i, last_i in chunks:
-        new = u_i - w_i @ state
-        parts.append(q_i @ state + inner_i @ new)
-        state = torch.addcmul(k_i @ new, state, last_i)
-    out = torch.stack(parts, 2).flatten(2, 3)[:, :, :rows]  # [N, HV, S, V]
-    return out.movedim(1, 2), state
+    for u_i, w_i, left_i, last_i in zip(*(x.unbind() for x in (u, w, left, last)), strict=True):
+        states.append(state)
+        news.append(torch.baddbmm(u_i, w_i, state))
+        state = torch.baddbmm(state * last_i, left_i, news[-1])
+    out = (q * grown) @ torch.stack(states) + (q @ k.mT * decay) @ torch.stack(news)
+    out = out.unflatten(1, (batch, heads)).permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :rows]
+    return out, state.unflatten(0, (batch, heads))
 
 
 class Inverse(torch.autograd.Function):

@@ -12,7 +12,7 @@ from random import Random
 from flashrt_policies.planner_lm.situation import CANNOT, FINISHED, LETTERS, Situation
 from flashrt_policies.planner_lm.training import robots
 from flashrt_policies.planner_lm.training.instructions import Composer, Instruction
-from flashrt_policies.planner_lm.training.marks import marks
+from flashrt_policies.planner_lm.training.marks import marks, meant
 from flashrt_policies.planner_lm.training.words import Words
 
 DECISIONS = ('next', 'done', 'safe', 'stop')  # what the planner asks, in `Situation.questions`
@@ -29,6 +29,7 @@ class Example:
         possible: the instruction can be carried out.
         plan: all steps, as options of what comes next, `FINISHED` or `CANNOT` at the end.
         marks: byte of the state -> what is settled there, see `marks`.
+        meant: byte of the state -> which of all skills, by number, see `marks.meant`.
     """
 
     situation: Situation
@@ -36,6 +37,7 @@ class Example:
     possible: bool
     plan: tuple[str, ...]
     marks: Mapping[int, int]
+    meant: Mapping[int, int]
 
 
 class Examples:
@@ -51,6 +53,7 @@ class Examples:
         self.words, self.seed, self.held_out = words, seed, held_out
         self.scenes = (*words.scenes * 4, *((name,) for name in words.skills))
         self.composer = Composer(words, held_out)
+        self.numbers = {name: i for i, name in enumerate(words.skills)}
 
     def __getitem__(self, index: int) -> Example:
         """Return the example of that number, always the same."""
@@ -77,7 +80,10 @@ class Examples:
         )
         steps = (*asked.steps, FINISHED) if asked.possible else (CANNOT,)
         plan = tuple(self._option(situation, step) for step in steps)
-        return Example(situation, answers, asked.possible, plan, marks(situation, asked, facts))
+        named = {at: self.numbers[name] for at, name in meant(situation, asked).items()}
+        return Example(
+            situation, answers, asked.possible, plan, marks(situation, asked, facts), named
+        )
 
     def _scene(self, rng: Random) -> list[str]:
         """Return the skills of an offered scene, or of one that could be, in any order."""

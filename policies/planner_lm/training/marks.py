@@ -3,7 +3,9 @@
 A decision is one bit of teaching for hundreds of bytes. Much of what leads to it is settled on the
 way: which skill a phrase of the instruction means, whether a number lies beyond its limit, what a
 note warns of. Each such fact is a class that the network names at the byte where it is settled, by
-a head that is not exported. The questions, and so the prompts, know nothing of it.
+a head that is not exported. Lower down a second head names which skill of all there are is meant,
+by an entry of the scene as by a phrase: what both have in common is how one finds the other. The
+questions, and so the prompts, know nothing of it.
 """
 
 from __future__ import annotations
@@ -52,6 +54,29 @@ def marks(situation: Situation, asked: Instruction, facts: Facts) -> dict[int, i
             found[end - 1] = facts.kind if rest != rules.NOTHING else 'calm'
         begin = end + 1
     return {place: _INDEX[name] for place, name in found.items()}
+
+
+def meant(situation: Situation, asked: Instruction) -> dict[int, str]:
+    """Return place -> name of a skill: where its entry ends, or a phrase that means it.
+
+    Args:
+        situation: the state.
+        asked: the instruction that it holds.
+    """
+    found: dict[int, str] = {}
+    begin = 0
+    for line in situation.text.split('\n'):
+        name, _, rest = line.partition(' ')
+        at = begin + len(name) + 1
+        if name == 'can:':
+            for entry, skill in zip(rest.split('; '), situation.skills, strict=False):
+                found[at + len(entry)] = skill  # what stands behind it
+                at += len(entry) + len('; ')
+        elif name == 'task:':
+            end = begin + len(line)
+            found |= {min(at + place + LAG, end): skill for place, skill in asked.said if skill}
+        begin += len(line) + 1
+    return found
 
 
 def _numbers(situation: Situation, begin: int, line: str) -> dict[int, str]:

@@ -47,14 +47,14 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Block(c, kind) for kind in c.layers)
         self.norm = Norm(c.hidden, c.eps)
 
-    def forward(self, tokens: Tensor, at: Place, middle: int) -> tuple[Tensor, Tensor]:
-        """[B, L] -> normed hidden states [B, L, hidden], and the stream behind `middle` layers."""
+    def forward(self, tokens: Tensor, at: Place) -> tuple[Tensor, list[Tensor]]:
+        """[B, L] -> normed hidden states [B, L, hidden], and the stream before every layer."""
         x = self.embed_tokens(tokens)
-        inner = x
-        for index, layer in enumerate(self.layers):
-            inner = x if index == middle else inner
+        before = []
+        for layer in self.layers:
+            before.append(x)
             x = layer(x, at)
-        return self.norm(x), inner
+        return self.norm(x), before
 
 
 class Asked(Protocol):
@@ -71,20 +71,21 @@ class Network(nn.Module):
         config: its dimensions: of the Qwen3.5 kind, tied.
         marks: classes of a head on the stream two thirds of the way up, which is not part of a
             checkpoint: it teaches the layers below what the ones above will need.
+        skills: likewise of a head one third of the way up.
     """
 
     frequencies: Tensor
 
-    def __init__(self, config: LMConfig, marks: int = 0) -> None:
+    def __init__(self, config: LMConfig, marks: int = 0, skills: int = 0) -> None:
         super().__init__()
         self.config = config
         c = config
         freq = inverse_frequencies(c.rotary_dim, c.rope_theta, c.rope_scaling)
         self.register_buffer('frequencies', freq, persistent=False)
         self.model = Stack(config)
-        self.middle = 2 * len(config.layers) // 3
-        self.mark_norm = Norm(config.hidden, config.eps)
-        self.mark_embed = nn.Embedding(marks, config.hidden)
+        self.mark_norm, self.skill_norm = Norm(c.hidden, c.eps), Norm(c.hidden, c.eps)
+        self.mark_embed = nn.Embedding(marks, c.hidden)
+        self.skill_embed = nn.Embedding(skills, c.hidden)
         for name, parameter in self.named_parameters():
             if parameter.ndim >= 2 and 'conv1d' not in name:
                 nn.init.normal_(parameter, std=0.6 / math.sqrt(parameter.shape[-1]))
@@ -97,7 +98,7 @@ class Network(nn.Module):
 
     def forward(
         self, tokens: Tensor, lengths: Tensor, asked: Sequence[Asked] = ()
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         """Read states, and questions behind them.
 
         Args:
@@ -106,16 +107,19 @@ class Network(nn.Module):
             asked: groups of questions.
 
         Returns:
-            The normed hidden states [B, T, hidden], the marks' logits [B, T, marks], and of each
-            group the normed hidden states [B, R, S, hidden].
+            The normed hidden states [B, T, hidden], the logits of the marks
+            [B, T, marks] and of the skills [B, T, skills], and of each group the normed hidden
+            states [B, R, S, hidden].
         """
         at = self._place(tokens, lengths, asked)
         rows = torch.cat((tokens, *(group.tokens.flatten(1) for group in asked)), 1)
-        every, inner = self.model(rows, at, self.middle)
-        marks = F.linear(self.mark_norm(inner[:, : at.width]), self.mark_embed.weight)
+        every, before = self.model(rows, at)
+        low, high = (before[part * len(before) // 3][:, : at.width] for part in (1, 2))
+        marks = F.linear(self.mark_norm(high), self.mark_embed.weight)
+        skills = F.linear(self.skill_norm(low), self.skill_embed.weight)
         hidden, *others = every.split([at.width, *(r * s for r, s in at.groups)], 1)
         groups = [y.unflatten(1, size) for y, size in zip(others, at.groups, strict=True)]
-        return hidden, marks, groups
+        return hidden, marks, skills, groups
 
     def _place(self, tokens: Tensor, lengths: Tensor, asked: Sequence[Asked]) -> Place:
         count, width = tokens.shape

@@ -57,7 +57,8 @@ class PlannerLoop(Loop):
     Attributes:
         read: weight of the loss of predicting a state's own bytes.
         spell: weight of spelling the plan out.
-        marks: weight of the marks inside a state.
+        marks: weight of what is named inside a state: the marks, and which skill is meant.
+        compile: let torch's compiler fuse the network; once for each width of a batch.
         measure: held-out situations per measurement.
         workers: processes that make up situations; 0 = none but the trainer's own.
     """
@@ -65,6 +66,7 @@ class PlannerLoop(Loop):
     read: float = 0.1
     spell: float = 0.5
     marks: float = 0.5
+    compile: bool = False
     measure: int = 1024
     workers: int = 0
 

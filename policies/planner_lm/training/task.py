@@ -47,7 +47,9 @@ class PlannerTask:
         most: int = 0,
     ) -> None:
         self.recipe, self.device = recipe, device
-        self.network = fresh(recipe).to(device)
+        self.network = fresh(recipe, len(trained.words.skills)).to(device)
+        whole = recipe.train.compile
+        self._read = torch.compile(self.network, dynamic=False) if whole else self.network
         self.optimizer = Muon(self.network, recipe.train)
         self._trained = Batches(trained, recipe.train.batch)
         self._held_out = Batches(held_out, min(recipe.train.batch, 128))
@@ -61,13 +63,14 @@ class PlannerTask:
         """Return the loss of a batch: of the answers, and of what is taught besides."""
         network, train = self.network, self.recipe.train
         asked = (batch.short, batch.long)
-        hidden, marks, (short, long) = network(batch.tokens, batch.lengths, asked)
+        hidden, marks, meant, (short, long) = self._read(batch.tokens, batch.lengths, asked)
         width, count = batch.tokens.shape[1], len(SHORT)
         decided = torch.cat((self._decided(batch.long, long, 1),
                              self._decided(batch.short, short, count)))  # fmt: skip
         total = decided.mean()
         total = total + train.spell * _named(network.head(short[:, count]), batch.plan)
-        total = total + train.marks * _named(marks, batch.marks)
+        taught = _named(marks, batch.marks) + _named(meant, batch.meant)
+        total = total + train.marks * taught
         if train.read > 0:
             place = torch.arange(1, width, device=self.device)
             real = place < batch.lengths[:, None]
@@ -95,11 +98,11 @@ class PlannerTask:
         return f'right on held-out situations: {", ".join(parts)}'
 
 
-def fresh(recipe: PlannerRecipe) -> Network:
-    """Return a new network; the seed decides its weights."""
+def fresh(recipe: PlannerRecipe, skills: int = 0) -> Network:
+    """Return a new network that tells so many skills apart; the seed decides its weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return Network(parse_config(recipe.architecture()), len(CLASSES))
+        return Network(parse_config(recipe.architecture()), len(CLASSES), skills)
 
 
 def _named(logits: Tensor, classes: Tensor) -> Tensor:
