@@ -36,8 +36,13 @@ SHARED_OUT = {
 
 def settings(rows: int, dtype: torch.dtype) -> list[tuple[str, dict[str, Any]]]:
     """Return the launches of a replay of `rows` tokens, without what may depend on them."""
+    from flashrt_policies.kernels import gated_delta_triton
+
     found = []
-    for kernel, args, kwargs in lm_aot.prefill_launches(rows, 232448, dtype):
+    # Chunks in one stretch: in how many launches they are taken is no setting of a kernel.
+    with mock.patch.object(gated_delta_triton, 'STRETCH', rows):
+        launches = lm_aot.prefill_launches(rows, 232448, dtype)
+    for kernel, args, kwargs in launches:
         name = kernel.fn.__name__
         kept = {k: v for k, v in kwargs.items() if k not in SHARED_OUT.get(name, set())}
         # Triton compiles another kernel where an integer is 1 or a multiple of 16.
