@@ -100,6 +100,9 @@ def prepare(
     in_v = real[:, None] & (at_v < dim)[None, :]
     line = mixed_ptr + row[:, None] * channels
     k = tl.load(line + ((key_heads + key_head) * key_dim + at_k)[None, :], mask=in_k, other=0.0)
+    q = tl.load(line + (key_head * key_dim + at_k)[None, :], mask=in_k, other=0.0)
+    value = 2 * key_heads * key_dim + head * dim + at_v
+    v = tl.load(line + value[None, :], mask=in_v, other=0.0)
     by_key = slot * C * K + i[:, None] * K + at_k[None, :]
     by_value = slot * C * V + i[:, None] * V + at_v[None, :]
     tl.store(keys_ptr + by_key, k, mask=goes_on)
@@ -113,31 +116,25 @@ def prepare(
     g, beta = tl.associative_scan((g, beta), 0, sum_beside)
     last = tl.sum(tl.where(i == C - 1, g, 0.0), 0)
 
+    lower = i[:, None] >= i[None, :]
     alike = tl.dot(k, tl.trans(k), input_precision='tf32x3') * beta[:, None]
     alike = tl.where(i[:, None] > i[None, :], alike, 0.0)
     solve = unit_inverse(alike, C, PRECISION) * beta[None, :]
-    # What is done with is made room for: each tensor is loaded when it is first needed.
+    seen = tl.where(lower, tl.dot(q, tl.trans(k), input_precision='tf32x3'), 0.0)
+    fade = tl.exp(tl.where(lower, g[:, None] - g[None, :], 0.0))  # what it fades is lower anyway
+
+    u = tl.dot((solve * fade).to(kind), v, input_precision='tf32x3')
+    own = tl.dot((seen * fade).to(kind), u.to(kind), input_precision='tf32x3')
+    tl.store(own_ptr + by_value, own.to(kind))
     w = tl.dot(solve.to(kind), k, input_precision='tf32x3').to(kind)
+    ask = q.to(tl.float32) - tl.dot(seen.to(kind), w, input_precision='tf32x3')
+    tl.store(ask_ptr + by_key, (ask * tl.exp(g)[:, None]).to(kind))
     if goes_on:
+        tl.store(new_ptr + by_value, (u * tl.exp(last - g)[:, None]).to(kind))
         whole = tl.exp(last)
         tl.store(last_ptr + slot, whole)
         turn = tl.dot(tl.trans(w), k, input_precision='tf32x3') * -whole
         tl.store(turn_ptr + slot * K * K + at_k[:, None] * K + at_k[None, :], turn.to(kind))
-
-    lower = i[:, None] >= i[None, :]
-    fade = tl.exp(tl.where(lower, g[:, None] - g[None, :], 0.0))  # what it fades is lower anyway
-    value = 2 * key_heads * key_dim + head * dim + at_v
-    v = tl.load(line + value[None, :], mask=in_v, other=0.0)
-    u = tl.dot((solve * fade).to(kind), v, input_precision='tf32x3')
-    if goes_on:
-        tl.store(new_ptr + by_value, (u * tl.exp(last - g)[:, None]).to(kind))
-
-    q = tl.load(line + (key_head * key_dim + at_k)[None, :], mask=in_k, other=0.0)
-    seen = tl.where(lower, tl.dot(q, tl.trans(k), input_precision='tf32x3'), 0.0)
-    own = tl.dot((seen * fade).to(kind), u.to(kind), input_precision='tf32x3')
-    tl.store(own_ptr + by_value, own.to(kind))
-    ask = q.to(tl.float32) - tl.dot(seen.to(kind), w, input_precision='tf32x3')
-    tl.store(ask_ptr + by_key, (ask * tl.exp(g)[:, None]).to(kind))
 
 
 @triton.jit

@@ -36,27 +36,23 @@ from flashrt_policies.kernels.gated_delta import CHUNK, L2_EPS
 from flashrt_policies.kernels.launch import Aside, begin, early, side, stages
 
 TAPS_ROWS, TAPS_WIDTH = 8, 1024
-PREPARE_REGISTERS = 255
 # Longer replays are taken in stretches of so many chunks: the walk leaves most of the GPU idle, so
 # it goes over one stretch while others are prepared and read. Longer stretches from so many on.
 STRETCH, LONG_STRETCH = 16, 28
-# Stretches that have room at a time: few, and what is made for one may stay in the second-level
-# cache until it is read; 0 for all of them.
-ROOM = 0
 
 
-@triton.jit(do_not_specialize=['start'])
+@triton.jit
 def taps_kernel(
     proj_ptr, window_ptr, conv_ptr, valid_ptr, out_ptr,
-    proj_row, key_heads, heads, key_dim, dim, channels, l2_eps, scale, start,
+    proj_row, key_heads, heads, key_dim, dim, channels, l2_eps, scale,
     TAPS: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Some rows, from `start` on, of H heads of q, k or v: convolution, SiLU; norm of q and k.
+    """Some rows of H heads of q, k or v: convolution, SiLU, and for q and k the norm.
 
     Taps are summed in the same order whether a token's past lies in the replay or in the window.
     """
     begin(PDL)
-    first = start + tl.program_id(0) * ROWS
+    first = tl.program_id(0) * ROWS
     valid = tl.load(valid_ptr).to(tl.int32)
     if first >= valid:
         return
@@ -87,7 +83,7 @@ def taps_kernel(
         for tap in tl.static_range(TAPS):
             acc = tl.fma(rows[row + tap].to(tl.float32), weights[tap], acc)
         y = settled(acc, normed, unit, l2_eps)
-        spot = out_ptr + (first - start + row).to(tl.int64) * channels + channel
+        spot = out_ptr + (first + row).to(tl.int64) * channels + channel
         tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask & (first + row < valid))
 
 
@@ -204,10 +200,9 @@ def mix(
     stretch = min(STRETCH if chunks <= 2 * STRETCH else LONG_STRETCH, chunks)
     cuts = [(start, min(start + stretch, chunks)) for start in range(0, chunks, stretch)]
     how = early(proj) if len(cuts) == 1 else {'PDL': 0}
-    room = min(ROOM or len(cuts), len(cuts))
 
     def scratch(*shape: int, dtype: torch.dtype = proj.dtype) -> Tensor:
-        return torch.empty((room, stretch, *shape), dtype=dtype, device=proj.device)
+        return torch.empty((len(cuts), stretch, *shape), dtype=dtype, device=proj.device)
 
     mixed, last = scratch(CHUNK, channels), scratch(heads, dtype=torch.float32)
     turn, before = scratch(heads, k, k), scratch(heads, v, k)
@@ -220,26 +215,21 @@ def mix(
     share = triton.next_power_of_2(triton.cdiv(channels, heads * parts))
     deep = stages(proj, k * k + CHUNK * (k + columns), 3)
 
-    def convolved(index: int, start: int, stop: int) -> None:
-        count = (stop - start) * CHUNK
-        taps_kernel[(triton.cdiv(count, TAPS_ROWS), triton.cdiv(2 * key_heads + heads, together))](
-            proj, window, conv, valid, mixed[index % room],
-            proj.stride(0), key_heads, heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
-            start * CHUNK,
-            TAPS=taps, ROWS=TAPS_ROWS, H=together, D=width, num_warps=4, **how,
-        )  # fmt: skip
+    taps_kernel[(triton.cdiv(rows, TAPS_ROWS), triton.cdiv(2 * key_heads + heads, together))](
+        proj, window, conv, valid, mixed,
+        proj.stride(0), key_heads, heads, key_dim, dim, channels, L2_EPS, key_dim**-0.5,
+        TAPS=taps, ROWS=TAPS_ROWS, H=together, D=width, num_warps=4, **how,
+    )  # fmt: skip
 
-    def prepared(index: int, start: int, stop: int) -> None:
-        i = index % room
+    def prepared(i: int, start: int, stop: int) -> None:
         prepare_kernel[(stop - start, heads)](
             mixed[i], proj, decay, bias, valid, turn[i], keys[i], new[i], ask[i], own[i], last[i],
             proj.stride(0), channels, key_heads, heads, key_dim, dim, start,
             C=CHUNK, K=k, V=v, PRECISION=inverse_precision(proj.dtype),
-            num_warps=PREPARE_WARPS, num_stages=1, maxnreg=PREPARE_REGISTERS, **how,
+            num_warps=PREPARE_WARPS, num_stages=1, **how,
         )  # fmt: skip
 
-    def carried(index: int, start: int, stop: int) -> None:
-        i = index % room
+    def carried(i: int, start: int, stop: int) -> None:
         carry_kernel[(heads, parts)](
             turn[i], keys[i], new[i], last[i], state, before[i], proj, window, valid,
             proj.stride(0), channels, heads, key_dim, dim, start, stop,
@@ -247,8 +237,7 @@ def mix(
             STAGES=deep, num_warps=WALK_WARPS, **how,
         )  # fmt: skip
 
-    def answered(index: int, start: int, stop: int) -> None:
-        i = index % room
+    def answered(i: int, start: int, stop: int) -> None:
         read_kernel[(stop - start, heads)](
             before[i], ask[i], own[i], proj, norm, valid, out,
             proj.stride(0), channels, heads, dim, eps, start,
@@ -257,17 +246,10 @@ def mix(
 
     with Aside(proj.device, proj.is_cuda and len(cuts) > 1) as aside:
         walked = []
-        if not ROOM:
-            convolved(0, 0, chunks)
         for index, cut in enumerate(cuts):
-            if ROOM:
-                convolved(index, *cut)
             prepared(index, *cut)
             walked.append(aside.run(carried, index, *cut))
-            if ROOM and index:
-                aside.wait(walked[index - 1])
-                answered(index - 1, *cuts[index - 1])
-        for index in range(len(cuts) - 1 if ROOM else 0, len(cuts)):
+        for index, cut in enumerate(cuts):
             aside.wait(walked[index])
-            answered(index, *cuts[index])
+            answered(index, *cut)
     return out

@@ -160,8 +160,8 @@ def delta(d: Draw) -> Iterator[tuple[str, float]]:
         want = gated_truth(out, proj, conv.shape[1], norm, dims)
         before = (window.clone(), state.clone())
         rest = (conv, decay, bias, norm, 1e-6, d.number(valid), dims)
-        # One chunk after another, and two have room at a time.
-        with mock.patch.multiple(gated_delta_triton, STRETCH=1, LONG_STRETCH=1, ROOM=2):
+        # The same in stretches of one chunk.
+        with mock.patch.multiple(gated_delta_triton, STRETCH=1, LONG_STRETCH=1):
             single = gated_delta_triton.mix(proj, *before, *rest)
         got = gated_delta_triton.mix(proj, window, state, *rest)
         assert torch.equal(got[:valid], single[:valid]) and torch.equal(state, before[1])
