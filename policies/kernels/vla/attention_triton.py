@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flashrt_policies.kernels.launch import begin, early, processors, side, stages
 
-KEYS = 64  # in a tile
+KEYS = 64, 32  # in a tile: of two-byte numbers, of float32, which leaves room for one tile alone
 PARTS = 16  # at most
 FEW = 4  # tiles of keys that one program takes rather than leave a launch behind
 WARPS = 4, 8  # for wide heads: with all keys in one part, and in several
@@ -100,23 +100,25 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
     group = heads // shared
     rows = side(0)
     tiles = triton.cdiv(tokens * group, rows)
-    blocks = triton.cdiv(span, KEYS)
+    wide = q.element_size() == 4
+    keys = KEYS[wide]
+    blocks = triton.cdiv(span, keys)
     most = PARTS if blocks > FEW else 1
     parts = max(1, min(blocks, processors(q.device) // (tiles * shared), most))
-    part = triton.cdiv(blocks, parts) * KEYS
+    part = triton.cdiv(blocks, parts) * keys
     parts = triton.cdiv(span, part)
     out = torch.empty_like(q)
     partial, high = out, out[None].expand(2, *out.shape)
     if parts > 1:
-        wide = torch.float32
-        partial = torch.empty((parts, tokens, heads, dim), dtype=wide, device=q.device)
-        high = torch.empty((2, parts, tokens, heads), dtype=wide, device=q.device)
+        exact = torch.float32
+        partial = torch.empty((parts, tokens, heads, dim), dtype=exact, device=q.device)
+        high = torch.empty((2, parts, tokens, heads), dtype=exact, device=q.device)
     attend_kernel[(tiles, shared, parts)](
         q, k, v, rank_q, rank_k, out, partial, high[0], high[1],
         tokens, span, part, group, heads, dim, k.stride(0), v.stride(0),
-        dim**-0.5 * 1.4426950408889634, SPLIT=parts > 1, R=rows, S=KEYS, D=side(dim),
+        dim**-0.5 * 1.4426950408889634, SPLIT=parts > 1, R=rows, S=keys, D=side(dim),
         num_warps=WARPS[parts > 1] if dim > 128 else 4,
-        num_stages=stages(q, 2 * KEYS * side(dim), 2), **early(q, step=True),
+        num_stages=1 if wide else stages(q, 2 * keys * side(dim), 2), **early(q, step=True),
     )  # fmt: skip
     if parts > 1:
         merge_kernel[(tokens * heads,)](
