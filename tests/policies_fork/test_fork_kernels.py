@@ -39,7 +39,7 @@ def test_a_branch_that_starts_from_nothing_fails_its_case() -> None:
         f'sys.path.insert(0, {str(HERE)!r}); import torch, fork_kernel_cases as cases; '
         'cases.DELTA = cases.DELTA[:2]; inner = cases.fork_delta._Parts.step; '
         'cases.fork_delta._Parts.step = lambda self, chunks, state, out: '
-        'inner(self, chunks, state.zero_() if len(chunks) != 1 else state, out); '
+        'inner(self, chunks, state if isinstance(chunks, slice) else state.zero_(), out); '
         'sys.exit(cases.main())'
     )
     done = interpreted(['-c', fault])
