@@ -148,8 +148,7 @@ class Live:
                 ]
         try:
             self.mover.load(fixed, pieces)
-            # The device is at work from here on; the books are kept meanwhile.
-        finally:
+        finally:  # the device is at work; the books are kept meanwhile, also of half a load
             for buffer in self._buffers:
                 buffer._touches += 1
         self.settle(texts, written=True)

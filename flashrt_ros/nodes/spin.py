@@ -28,6 +28,7 @@ _TURN = 5e-4  # seconds a thread may keep the interpreter from a tick; Python's 
 _LOOK = 0.1  # seconds after which a waiting executor looks for a signal
 # Writes message types from definitions: a grammar, a parser, templates. ROS loads it with the
 # first message, and does without where it is absent; a node is there a tenth of a second sooner.
+# To Python a module that is None is absent.
 _GENERATOR = 'rosidl_generator_py.generate_py_impl'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -53,6 +54,15 @@ def take_layer(
     return first, torch.cat((q, k, v)), out, second, gate, up, down
 
 
+def take_layers(
+    source: Source, base: str, sizes: Stack, offset: float
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Take every layer of a stack; see `take_layer`."""
+    for i in range(sizes.layers):
+        yield take_layer(source, f'{base}layers.{i}.', sizes, offset)
+    source.take(f'{base}norm.weight', sizes.width)  # stored, and read by nothing here
+
+
 class Prefix(Protocol):
     """Decoder layers over the prefix tokens, every layer's keys and values kept.
 
@@ -97,12 +107,9 @@ class LongPrefix:
     def __init__(self, source: Source, base: str, sizes: Stack) -> None:
         self.sizes = sizes
         self.layers = []
-        for i in range(sizes.layers):
-            first, qkv, out, second, gate, up, down = take_layer(
-                source, f'{base}layers.{i}.', sizes, 1.0
-            )
+        for layer in take_layers(source, base, sizes, 1.0):
+            first, qkv, out, second, gate, up, down = layer
             self.layers.append((first, qkv, out, second, torch.cat((gate, up)), down))
-        source.take(f'{base}norm.weight', sizes.width)  # stored, and read by nothing here
 
     def __call__(
         self,
@@ -138,13 +145,10 @@ class ShortPrefix:
     def __init__(self, source: Source, base: str, sizes: Stack) -> None:
         self.sizes = sizes
         self.layers = []
-        for i in range(sizes.layers):
-            first, qkv, out, second, gate, up, down = take_layer(
-                source, f'{base}layers.{i}.', sizes, 0.0
-            )
+        for layer in take_layers(source, base, sizes, 0.0):
+            first, qkv, out, second, gate, up, down = layer
             matrices = Matrix(qkv), Matrix(out), Matrix(pairs(gate, up)), Matrix(down)
             self.layers.append((first, second, *matrices))
-        source.take(f'{base}norm.weight', sizes.width)  # stored, and read by nothing here
 
     def __call__(
         self,
