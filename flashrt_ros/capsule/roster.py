@@ -125,8 +125,8 @@ class Roster:
     def gone(self, tips: tuple[Segment, ...], tiers: set[str], lineage: Lineage | None) -> None:
         """Somebody is gone; its blocks come back at once, or with the work that goes on now."""
         self._garbage.append((tips, tiers, lineage))
-        # Python collects anywhere, also in the middle of our own work. Then the lock is ours, which
-        # only this tells; `threading.Condition` asks its lock alike.
+        # Python collects anywhere, also in the middle of our own work: the lock is ours then, and
+        # only this says so; `threading.Condition` asks its lock alike.
         free = not self._lock._is_owned()  # type: ignore[attr-defined]
         if free and self._lock.acquire(blocking=False):
             try:
