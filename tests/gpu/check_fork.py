@@ -30,7 +30,7 @@ from flashrt_ros.bench import decide, report
 from flashrt_ros.contract.context import Context
 
 CASES = Path(__file__).resolve().parents[1] / 'policies_fork' / 'fork_kernel_cases.py'
-WORKERS = 10
+WORKERS = 6  # each holds a model, both engines and their scratch: 16 GiB
 results: dict[str, Any] = {}
 made: dict[str, Any] = {}
 log: list[str] = []
