@@ -12,8 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flashrt_policies.kernels.vla.joint import project_attend
-from flashrt_policies.kernels.vla.linear import Stream, pairs, project_add, project_gated
+from flashrt_policies.kernels.vla.attention import attend
+from flashrt_policies.kernels.vla.linear import (
+    Stream,
+    pairs,
+    project_add,
+    project_gated,
+    project_heads,
+)
 from flashrt_policies.kernels.vla.matrix import Matrix, quantised
 from flashrt_policies.kernels.vla.rope import Rotary
 from flashrt_policies.vla.sizes import Stack
@@ -179,15 +185,18 @@ class Expert:
         Returns:
             the residual stream that is left in `x`.
         """
-        stream = Stream(x)
+        stream, tokens, heads = Stream(x), x.shape[0], self.sizes.heads
         behind = [layer.norm1.at(step)[0] for layer in self.layers[1:]] + [following]
         for i, layer in enumerate(self.layers):
             scale, bias, gate = layer.norm1.at(step)
             place = positions[int(layer.crossing)]
-            y = project_attend(
-                stream, layer.qkv, bias, scale, self.eps, table, place, ranks, self.sizes.heads,
-                kv[i],
+            keys, values = kv[i]
+            q = project_heads(
+                stream, layer.qkv, bias, scale, self.eps, table, place, heads, keys[-tokens:],
+                values[-tokens:],
             )  # fmt: skip
+            seen = keys.shape[0] - tokens * layer.crossing
+            y = attend(q, keys[:seen], values[:seen], ranks[0], ranks[1][:seen])
             scale, bias, last = layer.norm2.at(step)
             project_add(stream, y.flatten(1), layer.out, gate, scale)
             h = project_gated(stream, layer.gate_up, bias, scale, self.eps, self.kind)

@@ -41,7 +41,7 @@ from flashrt_ros.contract.plan import Plan
 if TYPE_CHECKING:
     from flashrt_ros.capsule.closure import Closure
 
-KERNELS = 'vla/7'  # raised whenever the same weights and noise would act differently
+KERNELS = 'vla/8'  # raised whenever the same weights and noise would act differently
 Prompt = Callable[[str, np.ndarray], str]
 
 

@@ -22,7 +22,6 @@ from unittest import mock
 import torch
 
 from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
-from flashrt_policies.kernels.vla import joint
 from flashrt_policies.kernels.vla import linear_triton as vla_linear_triton
 from flashrt_policies.vla import sizes
 from flashrt_ros.bench import policy_models
@@ -34,12 +33,10 @@ linear, attention = vla_linear_triton, vla_attention_triton
 Setting = tuple[tuple[Any, str, Any], ...]
 SETTINGS: dict[str, Setting] = {
     'as they are': (),
-    'tiles-64': ((linear, 'WIDTHS', (64, 32, 16)),),
     'four-wide-parts': ((linear, 'PARTS', 4), (linear, 'PART_WIDTH', 64)),
     'attend-4-warps': ((attention, 'WARPS', (4, 4)),),
     'attend-8-warps': ((attention, 'WARPS', (8, 8)),),
     'attend-6-parts': ((attention, 'PARTS', 6),),
-    'heads-apart': ((joint, 'SMALL', 0),),
 }
 # What the benchmark compiles: family and precision.
 PRECISIONS = {

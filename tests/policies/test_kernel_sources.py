@@ -30,6 +30,6 @@ def test_the_kernels_that_policies_run_are_in_it(tmp_path: Path) -> None:
     """The default is the folder of the kernels themselves."""
     folder = Path(sources.__file__).parent
     assert (folder / 'attention_triton.py').exists() and (
-        folder / 'vla' / 'joint_triton.py'
+        folder / 'vla' / 'linear_triton.py'
     ).exists()
     assert sources.digest() == sources.digest.__wrapped__(folder)

@@ -11,7 +11,7 @@ from vla_case_tools import Draw, Errors, error, norm, prepared, table, wide
 from flashrt_policies.kernels.vla import attention as vla_attention
 from flashrt_policies.kernels.vla import rope as vla_rope
 from flashrt_policies.kernels.vla.linear import Stream
-from flashrt_policies.kernels.vla.matrix import Matrix, quantised
+from flashrt_policies.kernels.vla.matrix import Matrix
 from flashrt_policies.kernels.vla.rope import Heads
 
 
@@ -95,42 +95,3 @@ def heads(d: Draw) -> Errors:
             Stream(x), only, bias, scale, 1e-6, made, positions, shape, cache[0], cache[1]
         )
         yield f'queries alone {rows} {tuple(shape)}', error(again, want)
-
-
-def joints(d: Draw) -> Errors:
-    """Projection and attention in one launch: over the prefix alone, and themselves as well."""
-    from flashrt_policies.kernels.vla import joint_triton as kernels
-
-    if d.device != 'cpu' and d.dtype == torch.float32:
-        return  # is launched in two bytes alone
-    for rows, prefix, shape, depth, crossing, float8, ahead in (
-        (3, 5, Heads(2, 1, 16), 40, False, False, False),
-        (11, 150, Heads(3, 1, 64), 128, False, False, True),
-        (9, 40, Heads(4, 2, 32), 36, False, True, True),
-        (5, 140, Heads(4, 2, 64), 72, True, False, True),
-    ):
-        made, exact = table(d, prefix + rows, shape.dim)
-        x, scale = d.normal(rows, depth), d.wide(depth)
-        positions = torch.arange(rows, dtype=torch.int32, device=d.device) + prefix
-        kv = d.normal(2, prefix + rows, shape.kv, shape.dim)
-        own = torch.arange(rows, dtype=torch.int32) + 1
-        rank = torch.zeros(prefix, dtype=torch.int32)
-        rank[prefix // 2 : prefix // 2 + 2] = vla_attention.HIDDEN
-        every = torch.cat((rank, own))
-        only = Heads(shape.queries, 0, shape.dim) if crossing else shape
-        width = (only.queries + 2 * only.kv) * shape.dim
-        plain = d.normal(width, depth, std=depth**-0.5)
-        weight = quantised(plain) if float8 else Matrix(plain)
-        shift = None if crossing else d.wide(width)
-        found = kernels.project_attend(
-            prepared(x, scale) if ahead else Stream(x), weight, shift, scale, 1e-6, made,
-            positions, (own.to(d.device), every.to(d.device)), shape, kv,
-        )  # fmt: skip
-        y = norm(wide(x), wide(scale)) @ wide(weight.dense(torch.float32)).mT
-        y = y if shift is None else y + wide(shift)
-        truth = wide(kv).clone()
-        into = truth[:, prefix:, : only.kv]
-        q = vla_rope.split_rotate_plain(y, exact, positions.cpu(), only, *into)
-        span = prefix if crossing else prefix + rows
-        want = exact_attention(q, *truth[:, :span], own, every[:span])
-        yield f'{rows}+{prefix} {tuple(shape)} {crossing=} {float8=} {ahead=}', error(found, want)

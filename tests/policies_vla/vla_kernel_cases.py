@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from vla_attention_cases import attention, heads, joints, rotations
+from vla_attention_cases import attention, heads, rotations
 from vla_case_tools import Draw, Errors, error, norm, prepared, table, wide
 
 from flashrt_policies.kernels.vla import norm as vla_norm
@@ -129,18 +129,17 @@ def stacks(d: Draw) -> Errors:
     if d.device != 'cpu':
         return  # the plain bodies are the CPU's
     from flashrt_policies.kernels.vla import attention_triton as vla_attention_triton
-    from flashrt_policies.kernels.vla import joint, joint_triton
     from flashrt_policies.kernels.vla import linear_triton as vla_linear_triton
     from flashrt_policies.vla import expert as module
     from flashrt_policies.vla.sizes import Stack
     from flashrt_policies.vla.tensors import RandomSource
 
-    sums = (
+    ours = (
+        (module, 'project_heads', vla_linear_triton),
+        (module, 'attend', vla_attention_triton),
         (module, 'project_add', vla_linear_triton),
         (module, 'project_gated', vla_linear_triton),
     )
-    apart = ((joint, 'project_heads', vla_linear_triton), (joint, 'attend', vla_attention_triton))
-    together = ((module, 'project_attend', joint_triton),)
     sizes = Stack(40, 2, Heads(2, 1, 16), 48)
     tokens, prefix = 5, 70
     for crossing in (frozenset(), frozenset({1})):
@@ -153,17 +152,16 @@ def stacks(d: Draw) -> Errors:
         ranks = (own + 2, torch.cat((rank, own + 2)))
         start, scale = d.normal(tokens, 40), d.wide(40)
         results = []
-        for replaced in ((), (*sums, *apart), (*sums, *together)):
+        for replaced in ((), ours):
             x, cache = start.clone(), kv.clone()
             with contextlib.ExitStack() as stack:
                 for where, name, kernels in replaced:
                     stack.enter_context(mock.patch.object(where, name, getattr(kernels, name)))
                 stream = expert(x, 0, made, (own + prefix, own), ranks, cache, scale)
             results.append((stream.x, cache))
-        plain, separate, joined = results
-        worst = max(error(a, b) for a, b in zip(separate, plain, strict=True))
+        plain, found = results
+        worst = max(error(a, b) for a, b in zip(found, plain, strict=True))
         yield f'stack crossing={sorted(crossing)}', worst
-        yield f'joint stack crossing={sorted(crossing)}', error(joined[0], plain[0])
 
 
 def draws(d: Draw) -> Errors:
@@ -188,7 +186,6 @@ CASES: dict[str, Callable[[Draw], Errors]] = {
     'attention': attention,
     'products': products,
     'heads': heads,
-    'joints': joints,
     'steps': steps,
     'stacks': stacks,
     'draws': draws,
