@@ -18,6 +18,7 @@ PLAIN_CHAT = (
     "{{ message['content'] }}<|im_end|>\n{% endfor %}"
     '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
 )
+STYLE = 'flashrt_style'  # the key of `Tokenizer.style` in a checkpoint's tokenizer_config.json
 
 
 class Tokenizer(Protocol):
@@ -37,12 +38,22 @@ class Tokenizer(Protocol):
     def template(self) -> str | None:
         """The chat template, or None where the checkpoint has none."""
 
+    @property
+    def style(self) -> str | None:
+        """How it was trained to be asked (`planner_lm.prompt`), or None where it does not say."""
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are."""
+
 
 class ByteTokenizer:
     """Every byte of the UTF-8 text is a token."""
 
     stops: frozenset[int] = frozenset()
     template: str | None = None
+    style: str | None = 'short'
+    size = 256
 
     def encode(self, text: str) -> list[int]:
         """Return the bytes of a text."""
@@ -60,12 +71,23 @@ class FileTokenizer:
         inner: the library's tokenizer.
         stops: tokens that end an answer.
         template: the chat template, or None.
+        style: how the checkpoint was trained to be asked, or None.
     """
 
     def __init__(
-        self, inner: Any, stops: frozenset[int] = frozenset(), template: str | None = None
+        self,
+        inner: Any,
+        stops: frozenset[int] = frozenset(),
+        template: str | None = None,
+        style: str | None = None,
     ) -> None:
-        self.inner, self.stops, self.template = inner, stops, template
+        self.inner, self.stops, self.template, self.style = inner, stops, template, style
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are."""
+        count: int = self.inner.get_vocab_size()
+        return count
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text; special tokens written out in it count as such."""
@@ -107,7 +129,8 @@ def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
     ids = _json(folder / 'generation_config.json').get('eos_token_id')
     stops |= set(ids) if isinstance(ids, list) else {ids}
     kept = frozenset(stop for stop in stops if isinstance(stop, int))
-    return FileTokenizer(inner, kept, template if isinstance(template, str) else None)
+    template = template if isinstance(template, str) else None
+    return FileTokenizer(inner, kept, template, _word(extra.get(STYLE)) or None)
 
 
 def _json(path: Path) -> dict[str, Any]:

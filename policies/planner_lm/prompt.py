@@ -2,11 +2,11 @@ r"""How a question becomes tokens: what follows the state, and the tokens that m
 
 Every answer is one token: a letter in front of its option, or yes and no. Three styles:
 
-* ``bytes``, for byte-level models such as the shipped planner: options are labelled by their first
-  bytes, or, where two begin alike or one has a note, by letters in front::
+* ``short``, for models of bytes and those that say so, such as the shipped planner: options are
+  labelled by their first tokens, or, where two begin alike or one has a note, by letters::
 
       STATE \n Done? =                     -> y or n
-      STATE \n Next? A|B|finished =        -> A, B or f
+      STATE \n Next? A|B|finished =        -> A, B or finished
       STATE \n Which? \n A the cup \n B the cap \n =   -> A or B
 
 * ``plain``, for text models, and ``chat``, the same inside the checkpoint's chat template.
@@ -20,20 +20,15 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from flashrt_policies.hybrid_lm.text import ByteTokenizer, Tokenizer, render_chat
+from flashrt_policies.hybrid_lm.text import Tokenizer, render_chat
 from flashrt_policies.planner_lm.questions import MOST, Question, QuestionError, YesNo, check
 
-STYLES = ('bytes', 'plain', 'chat')
+STYLES = ('short', 'plain', 'chat')
 _SPLIT = '\x00'  # stands for the state while a chat template is rendered
-# Bytes that label options, the readable ones first; a line break ends an option.
-_BYTES = tuple(
-    dict.fromkeys(
-        [*(string.ascii_letters + string.digits + string.punctuation).encode(), *range(256)]
-    )
-)
-BYTE_LABELS = tuple(b for b in (*_BYTES[26:52], *_BYTES[:26], *_BYTES[52:]) if b != ord('\n'))
+# What labels options before any other token does.
+_READABLE = string.ascii_uppercase + string.ascii_lowercase + string.digits + string.punctuation
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class Prompter:
 
     Args:
         tokenizer: the checkpoint's.
-        style: one of `STYLES`; None chooses by tokenizer: bytes, chat where there is a chat
+        style: one of `STYLES`; None takes the tokenizer's own, else chat where there is a chat
             template, else plain.
 
     Raises:
@@ -63,8 +58,7 @@ class Prompter:
 
     def __init__(self, tokenizer: Tokenizer, style: str | None = None) -> None:
         if style is None:
-            known = 'chat' if tokenizer.template else 'plain'
-            style = 'bytes' if isinstance(tokenizer, ByteTokenizer) else known
+            style = tokenizer.style or ('chat' if tokenizer.template else 'plain')
         if style not in STYLES:
             raise QuestionError(f'style {style!r}; want one of {", ".join(STYLES)}')
         self.tokenizer, self.style = tokenizer, style
@@ -91,8 +85,8 @@ class Prompter:
             QuestionError: it cannot be asked, or the tokenizer has too few labels.
         """
         check(question)
-        if self.style == 'bytes':
-            return _short(question)
+        if self.style == 'short':
+            return self._short(question)
         lead, names, tokens = self._labels(isinstance(question, YesNo), len(question.options))
         text = f'\n\n{question.text}\n'
         if isinstance(question, YesNo):
@@ -102,6 +96,29 @@ class Prompter:
         answer = '\nAnswer:' if self.style == 'plain' else self._after
         text += answer if lead or self.style == 'chat' else answer + ' '
         return Asked(self.tokenizer.encode(text), list(tokens))
+
+    def _short(self, question: Question) -> Asked:
+        """Return a question in few tokens; a label may be any token but the line break."""
+        encode = self.tokenizer.encode
+        if isinstance(question, YesNo):
+            return Asked(encode(f'\n{question.text} ='), [encode('y')[0], encode('n')[0]])
+        first = [encode(option)[0] for option in question.options]
+        if len(set(first)) == len(first) and not question.descriptions:
+            return Asked(encode(f'\n{question.text} {"|".join(question.options)} ='), first)
+        labels = list(self._any[: len(question.options)])
+        notes = question.descriptions or ('',) * len(labels)
+        tokens = encode(f'\n{question.text}')
+        for label, option, note in zip(labels, question.options, notes, strict=True):
+            line = f' {option}: {note}' if note else f' {option}'
+            tokens += [*encode('\n'), label, *encode(line)]
+        return Asked([*tokens, *encode('\n=')], labels)
+
+    @cached_property
+    def _any(self) -> tuple[int, ...]:
+        """All tokens that may label an option, the readable ones first."""
+        encode, size = self.tokenizer.encode, self.tokenizer.size
+        tokens = dict.fromkeys((*(encode(character)[0] for character in _READABLE), *range(size)))
+        return tuple(token for token in tokens if token != encode('\n')[0])
 
     def _find_labels(
         self, yes_no: bool, count: int
@@ -136,21 +153,3 @@ def _lines(names: Sequence[str], question: Question) -> Iterator[str]:
     notes = question.descriptions or ('',) * len(question.options)
     for name, option, note in zip(names, question.options, notes, strict=True):
         yield f'{name}. {option} - {note}' if note else f'{name}. {option}'
-
-
-def _short(question: Question) -> Asked:
-    """Return a question in few bytes; a label may be any byte but the line break."""
-    text = f'\n{question.text}'.encode()
-    if isinstance(question, YesNo):
-        return Asked([*text, *b' ='], [*b'yn'])
-    options = [option.encode() for option in question.options]
-    first = [option[0] for option in options]
-    if len(set(first)) == len(first) and not question.descriptions:
-        return Asked([*text, *b' ', *b'|'.join(options), *b' ='], first)
-    labels = list(BYTE_LABELS[: len(options)])
-    notes = question.descriptions or ('',) * len(options)
-    tokens = list(text)
-    for label, option, note in zip(labels, question.options, notes, strict=True):
-        line = f' {option}: {note}' if note else f' {option}'
-        tokens += [ord('\n'), label, *line.encode()]
-    return Asked([*tokens, *b'\n='], labels)

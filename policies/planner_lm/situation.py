@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass
+from functools import cached_property
 
 from flashrt_policies.planner_lm.questions import Choice, QuestionError, YesNo
 
-# Every byte is computed in every round, so the shipped planner's questions are of one word.
+# Every token is computed in every round, so the shipped planner's questions are of one word.
 FINISHED, CANNOT = 'finished', 'cannot'
 LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 DONE = YesNo('Done?')
@@ -78,7 +79,7 @@ class Situation:
                 'they are told apart by letter'
             )
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The state that questions are put to."""
         hand = ' '.join(f'{value:.2f}' for value in self.hand) or NOTHING

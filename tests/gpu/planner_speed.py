@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from flashrt_policies.planner_lm.training import recipe as recipes
-from flashrt_policies.planner_lm.training import words
+from flashrt_policies.planner_lm.training import vocabulary, words
 from flashrt_policies.planner_lm.training.batches import Batch, Batches, stream
 from flashrt_policies.planner_lm.training.examples import Examples
 from flashrt_policies.planner_lm.training.task import PlannerTask
@@ -48,20 +48,22 @@ def variant(name: str, out: Path, known: words.Words, narrow: bool, **train: Any
     recipe = recipes.load(CONFIG / 'train_planner.yaml')
     recipe = replace(recipe, train=replace(recipe.train, **train))
     examples, size = Examples(known, recipe.seed), recipe.train.batch
-    made = list(islice(stream(Batches(examples, size), 0, recipe.train.workers), GROUPS))
+    tokenizer = vocabulary.build(examples, recipe.model.vocabulary)
+    batches = Batches(examples, size, tokenizer)
+    made = list(islice(stream(batches, 0, recipe.train.workers), GROUPS))
     widths = Counter(batch.tokens.shape[1] for batch in made)
     common = widths.most_common(1)[0][0]
     chosen = [batch for batch in made if not narrow or batch.tokens.shape[1] == common]
     real = sum(int(b.lengths.sum() + b.short.lengths.sum() + b.long.lengths.sum()) for b in made)
     room = sum(b.tokens.numel() + b.short.tokens.numel() + b.long.tokens.numel() for b in made)
-    task = PlannerTask(recipe, examples, examples, CUDA, 1)
+    task = PlannerTask(recipe, examples, examples, tokenizer, CUDA, 1)
     trainer = Trainer(task, recipe.train, plain(recipe), out, CUDA)
     began = time.perf_counter()
     for batch in (*chosen, *chosen, *chosen):  # runs each width once, captures it, replays it
         trainer.step(batch)
     torch.cuda.synchronize()
     lines = [f'{name}: ready in {time.perf_counter() - began:.1f} s; widths {dict(widths)}, '
-             f'{real / room:.0%} of their bytes real']  # fmt: skip
+             f'{real / room:.0%} of their tokens real']  # fmt: skip
     began = time.perf_counter()
     for index in range(STEPS):
         trainer.step(chosen[index % len(chosen)])

@@ -13,7 +13,7 @@ from flashrt_policies.planner_lm.training.recipe import PlannerRecipe, parse
 from flashrt_policies.planner_lm.training.run import export
 
 SIZES = {
-    'hidden': 32, 'intermediate': 48, 'layers': ['linear', 'full'], 'heads': 2,
+    'vocabulary': 256, 'hidden': 32, 'intermediate': 48, 'layers': ['linear', 'full'], 'heads': 2,
     'kv_heads': 1, 'head_dim': 16, 'lin_heads': 2, 'lin_dim': 16,
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import torch
 from decide_tiny import network
 
 from flashrt_policies.hybrid_lm.text import ByteTokenizer, FileTokenizer
-from flashrt_policies.planner_lm.prompt import BYTE_LABELS, Prompter
+from flashrt_policies.planner_lm.prompt import Prompter
 from flashrt_policies.planner_lm.questions import (
     MOST,
     Answer,
@@ -98,9 +98,11 @@ def test_what_cannot_be_asked_is_one_line(
 
 def test_bytes_have_a_label_for_every_option() -> None:
     """255 labels, all different, none a line break, the readable ones first."""
-    assert len(set(BYTE_LABELS)) == len(BYTE_LABELS) == MOST
-    assert ord('\n') not in BYTE_LABELS
-    assert bytes(BYTE_LABELS[:30]) == b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcd'
+    numbers = tuple(map(str, range(MOST)))
+    labels = Prompter(ByteTokenizer()).question(Choice('Which?', numbers)).options
+    assert len(set(labels)) == len(labels) == MOST
+    assert ord('\n') not in labels
+    assert bytes(labels[:30]) == b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcd'
     asked = Prompter(ByteTokenizer()).question(Choice('Which?', ('left', 'right'), ('<', '')))
     assert bytes(asked.tokens) == b'\nWhich?\nA left: <\nB right\n='
     assert bytes(asked.options) == b'AB'
@@ -162,5 +164,5 @@ def test_chat_models_are_asked_inside_their_template(tmp_path: Path) -> None:
 
 def test_an_unknown_style_is_one_line() -> None:
     """The styles there are are named."""
-    with pytest.raises(QuestionError, match='want one of bytes, plain, chat'):
+    with pytest.raises(QuestionError, match='want one of short, plain, chat'):
         Prompter(ByteTokenizer(), 'prose')

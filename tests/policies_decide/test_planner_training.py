@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 import torch
 from decide_tiny import network, recipe
 
+from flashrt_policies.hybrid_lm.text import FileTokenizer, load_tokenizer
 from flashrt_policies.kernels.gated_delta import recurrent
 from flashrt_policies.planner_lm.decide import open_decider
+from flashrt_policies.planner_lm.prompt import Prompter
 from flashrt_policies.planner_lm.questions import YesNo
 from flashrt_policies.planner_lm.training import recipe as recipes
 from flashrt_policies.planner_lm.training import run as runs
-from flashrt_policies.planner_lm.training.batches import Batches
+from flashrt_policies.planner_lm.training import vocabulary
+from flashrt_policies.planner_lm.training.batches import NONE, Batches
 from flashrt_policies.planner_lm.training.delta import Inverse, delta_rule, invert
 from flashrt_policies.planner_lm.training.examples import Examples
 from flashrt_policies.planner_lm.training.measure import (
@@ -25,7 +29,7 @@ from flashrt_policies.planner_lm.training.measure import (
 )
 from flashrt_policies.planner_lm.training.mixers import CausalConv
 from flashrt_policies.planner_lm.training.run import export
-from flashrt_policies.planner_lm.training.task import PlannerTask
+from flashrt_policies.planner_lm.training.task import PlannerTask, fresh
 from flashrt_policies.planner_lm.training.words import Words, load
 from flashrt_policies.recipes import RecipeError, plain
 from flashrt_policies.training import trainer as trainers
@@ -40,12 +44,20 @@ def words() -> Words:
     return load(ROOT / 'config' / 'planner_words.yaml')
 
 
+@cache
+def tokens() -> FileTokenizer:
+    """Return the tiny network's vocabulary: the bytes alone."""
+    words = load(ROOT / 'config' / 'planner_words.yaml')
+    return vocabulary.build(Examples(words, 0), 256)
+
+
 def trainer(words: Words, folder: Path, steps: int) -> Trainer:
     """Return a trainer of the tiny network, one situation a step."""
     numbers = {'steps': steps, 'batch': 1, 'warmup': 1, 'measure': 1, 'validate_every': 99}
     made = recipe(**numbers, save_every=99)
     cpu = torch.device('cpu')
-    task = PlannerTask(made, Examples(words, 0), Examples(words, 0, held_out=True), cpu)
+    held_out = Examples(words, 0, held_out=True)
+    task = PlannerTask(made, Examples(words, 0), held_out, tokens(), cpu)
     return Trainer(task, made.train, plain(made), folder, cpu, lambda line: None)
 
 
@@ -203,10 +215,44 @@ def test_a_run_by_the_clock_ends_in_time(
     assert 160 <= made.done <= 180
 
 
+def test_the_vocabulary_is_short_and_loses_nothing(words: Words, tmp_path: Path) -> None:
+    """Any text survives, a situation is three times shorter, a letter is one token anywhere."""
+    made = vocabulary.build(Examples(words, 0), 1024)
+    vocabulary.save(made, tmp_path)
+    read = load_tokenizer(tmp_path, 1024)
+    foreign = 'Schubla-de öffnen \n\n 3.14 §'
+    assert read.encode(foreign) == made.encode(foreign)
+    assert read.decode(read.encode(foreign)) == foreign
+    assert Prompter(read).style == 'short'
+    examples = Examples(words, 5, held_out=True)
+    texts = [examples[index].situation.text for index in range(50)]
+    assert 2.5 * sum(len(read.encode(text)) for text in texts) < sum(map(len, texts))
+    letter = read.encode('A')
+    assert len(letter) == 1 and letter[0] in read.encode('can: A open; B close')
+    asked = Prompter(read).question(examples[0].situation.next)
+    assert [read.decode([token]) for token in asked.options[-2:]] == ['finished', 'cannot']
+
+
+def test_what_is_taught_stands_where_it_is_settled(words: Words) -> None:
+    """The token that teaches holds the character of the mark, as offsets of the library say."""
+    made = vocabulary.build(Examples(words, 0), 1024)
+    examples = [Examples(words, 3)[index] for index in range(20)]
+    batch = Batches(Examples(words, 3), len(examples), made).batch(examples)
+    for row, example in enumerate(examples):
+        spans = made.inner.encode(example.situation.text).offsets
+        expected = {
+            next(i for i, (a, b) in enumerate(spans) if a <= place < b): class_
+            for place, class_ in example.marks.items()
+        }
+        found = batch.marks[row]
+        assert {int(i): int(found[i]) for i in (found != NONE).nonzero()} == expected
+
+
 def test_measuring_counts_every_decision(words: Words) -> None:
     """Each situation counts once per decision; what the scene lacks is counted apart."""
-    batches = Batches(Examples(words, 0, held_out=True), 1)[0]
-    found = summarise(measure(network(), batches, torch.device('cpu')))
+    batches = Batches(Examples(words, 0, held_out=True), 1, tokens())[0]
+    made = fresh(recipe(), len(words.skills))
+    found = summarise(measure(made, batches, torch.device('cpu')))
     assert found['decisions']['count'] == 4 * len(batches)
     lacking = sum(int((~batch.possible).sum()) for batch in batches)
     assert found.get('cannot', {'count': 0})['count'] == lacking
@@ -222,6 +268,7 @@ def test_measuring_counts_every_decision(words: Words) -> None:
         ('dtype: int8', 'want one of float16'),
         ('words: ../words.yaml', 'want a file name'),
         ('model: {kv_heads: 3}', 'no multiple'),
+        ('model: {vocabulary: 255}', 'want 256 to 32767'),
     ],
 )
 def test_a_wrong_recipe_is_one_line(tmp_path: Path, text: str, said: str) -> None:

@@ -78,8 +78,8 @@ def blocks(held_out: bool) -> list[str]:
     """Return the building blocks of one split."""
     tables = [getattr(instructions, name) for name in dir(instructions) if name.isupper()]
     entries = [entry for table in tables for entry in table if isinstance(entry, str)]
-    marked = [entry[1:] for entry in entries if instructions._marked(entry)]
-    return marked if held_out else [e for e in entries if not instructions._marked(e)]
+    trained, marked = instructions._parts(tuple(entries))
+    return marked if held_out else trained
 
 
 def test_held_out_blocks_are_no_trained_ones() -> None:

@@ -1,4 +1,4 @@
-"""Examples as padded byte arrays: states, and two groups of questions, short and long ones."""
+"""Examples as padded arrays of tokens: states, and two groups of questions, short and long."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from random import Random
 
 import numpy as np
 import torch
+from tokenizers import Encoding
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from flashrt_policies.hybrid_lm.text import ByteTokenizer
+from flashrt_policies.hybrid_lm.text import FileTokenizer
 from flashrt_policies.planner_lm.prompt import Asked, Prompter
 from flashrt_policies.planner_lm.training.examples import DECISIONS, Example, Examples
 
@@ -21,8 +22,8 @@ SHORT, LONG = DECISIONS[1:], DECISIONS[:1]
 PLAN = '\nPlan? ='  # a question that training alone asks: the plan, spelled out
 GROUP = 8  # batches that are drawn at once and sorted by length among themselves
 # Widths of states, short and long questions: few shapes, so that few graphs are captured.
-ROOMS = ((256, 16, 48), (320, 16, 48), (384, 16, 48), (480, 16, 48), (640, 16, 48), (640, 24, 192))
-NONE = -1  # nothing is taught at this byte
+ROOMS = ((96, 12, 32), (128, 12, 32), (160, 12, 32), (192, 12, 32), (256, 16, 48), (320, 20, 160))
+NONE = -1  # nothing is taught at this token
 
 
 @dataclass
@@ -32,8 +33,8 @@ class Questions:
     Attributes:
         tokens: [B, R, S], padded at the end.
         lengths: int64 [B, R].
-        options: bool [B, R, 256], bytes that are options.
-        answer: int64 [B, R], the byte of the right one.
+        options: bool [B, R, vocabulary], tokens that are options.
+        answer: int64 [B, R], the token of the right one.
     """
 
     tokens: Tensor
@@ -61,7 +62,7 @@ class Batch:
         marks: [B, T], a class of `marks.CLASSES`, or `NONE`.
         meant: [B, T], the number of a skill, or `NONE`.
         short: the `SHORT` questions; in one more column the plan, spelled out.
-        plan: [B, S], the byte that follows each of that column's, or `NONE`.
+        plan: [B, S], the token that follows each of that column's, or `NONE`.
         long: the `LONG` questions.
         possible: bool [B], the instruction can be carried out.
     """
@@ -99,11 +100,13 @@ class Batches(Dataset[list[Batch]]):
     Args:
         examples: where they come from.
         size: B, situations per batch.
+        tokenizer: the planner's.
     """
 
-    def __init__(self, examples: Examples, size: int) -> None:
-        self.examples, self.size = examples, size
-        self.prompter = Prompter(ByteTokenizer())
+    def __init__(self, examples: Examples, size: int, tokenizer: FileTokenizer) -> None:
+        self.examples, self.size, self.tokenizer = examples, size, tokenizer
+        self.prompter = Prompter(tokenizer)
+        self._plan_asked = tokenizer.encode(PLAN)
 
     def __getitem__(self, index: int) -> list[Batch]:
         """Return the group of that number."""
@@ -116,7 +119,8 @@ class Batches(Dataset[list[Batch]]):
 
     def batch(self, examples: Sequence[Example]) -> Batch:
         """Return examples as one batch."""
-        states = [self.prompter.state(example.situation.text) for example in examples]
+        read = [self.tokenizer.inner.encode(example.situation.text) for example in examples]
+        states = [one.ids for one in read]
         asked = [
             [self.prompter.question(question) for question in example.situation.questions]
             for example in examples
@@ -133,49 +137,60 @@ class Batches(Dataset[list[Batch]]):
         fitting = (room for room in ROOMS if all(a >= b for a, b in zip(room, need, strict=True)))
         room = next(fitting, need)
         tokens, lengths = _pad(states, room[0])
-        marks = _taught(tokens.shape, [example.marks for example in examples])
-        meant = _taught(tokens.shape, [example.meant for example in examples])
+        marks, meant = (
+            _taught(tokens.shape, read, [getattr(example, taught) for example in examples])
+            for taught in ('marks', 'meant')
+        )
         spelled = np.full((len(examples), room[1]), NONE, np.int16)
         for row, plan in zip(spelled, plans, strict=True):
-            row[len(PLAN) - 1 : len(plan.tokens)] = [*plan.tokens[len(PLAN) :], *plan.options]
+            before = len(self._plan_asked)
+            row[before - 1 : len(plan.tokens)] = [*plan.tokens[before:], *plan.options]
         count = len(examples)
         return Batch(
-            tokens, lengths, marks, meant, _questions(short, count, room[1]),
-            torch.from_numpy(spelled), _questions(long, count, room[2]),
+            tokens, lengths, marks, meant, self._questions(short, count, room[1]),
+            torch.from_numpy(spelled), self._questions(long, count, room[2]),
             torch.tensor([example.possible for example in examples]),
         )  # fmt: skip
 
     def _plan(self, example: Example, following: Asked) -> Asked:
-        """Return the plan as a question that holds all of it but the last byte, the option."""
+        """Return the plan as a question that holds all of it but the last token, the option."""
         by_name = dict(zip(example.situation.options, following.options, strict=True))
         spelled = [by_name[name] for name in example.plan]
-        return Asked([*PLAN.encode(), *spelled[:-1]], spelled[-1:])
+        return Asked([*self._plan_asked, *spelled[:-1]], spelled[-1:])
+
+    def _questions(self, rows: Sequence[tuple[Asked, int]], size: int, width: int) -> Questions:
+        tokens, lengths = _pad([asked.tokens for asked, _ in rows], width)
+        options = np.zeros((len(rows), self.tokenizer.size), bool)
+        for mask, (asked, _) in zip(options, rows, strict=True):
+            mask[asked.options] = True
+        answer = torch.tensor([asked.options[right] for asked, right in rows])
+        shape = (size, -1)
+        return Questions(
+            tokens.unflatten(0, shape), lengths.unflatten(0, shape),
+            torch.from_numpy(options).unflatten(0, shape), answer.unflatten(0, shape),
+        )  # fmt: skip
 
 
-def _questions(rows: Sequence[tuple[Asked, int]], size: int, width: int) -> Questions:
-    tokens, lengths = _pad([asked.tokens for asked, _ in rows], width)
-    options = np.zeros((len(rows), 256), bool)
-    for mask, (asked, _) in zip(options, rows, strict=True):
-        mask[asked.options] = True
-    answer = torch.tensor([asked.options[right] for asked, right in rows])
-    shape = (size, -1)
-    return Questions(
-        tokens.unflatten(0, shape), lengths.unflatten(0, shape),
-        torch.from_numpy(options).unflatten(0, shape), answer.unflatten(0, shape),
-    )  # fmt: skip
+def _taught(
+    shape: tuple[int, ...], states: Sequence[Encoding], rows: Sequence[Mapping[int, int]]
+) -> Tensor:
+    """Return what is taught at each token of each state, or `NONE`.
 
-
-def _taught(shape: tuple[int, ...], rows: Sequence[Mapping[int, int]]) -> Tensor:
-    """Return what is taught at each byte of each state, or `NONE`."""
+    Args:
+        shape: of the batch's states.
+        states: as tokens.
+        rows: of each state, character -> class.
+    """
     out = np.full(shape, NONE, np.int16)
-    for line, row in zip(out, rows, strict=True):
-        line[list(row)] = list(row.values())
+    for line, state, row in zip(out, states, rows, strict=True):
+        for place, class_ in row.items():
+            line[state.char_to_token(place)] = class_
     return torch.from_numpy(out)
 
 
 def _pad(rows: Sequence[Sequence[int]], width: int) -> tuple[Tensor, Tensor]:
     lengths = [len(row) for row in rows]
-    out = np.zeros((len(rows), width), np.uint8)
+    out = np.zeros((len(rows), width), np.int16)
     for line, row in zip(out, rows, strict=True):
         line[: len(row)] = row
     return torch.from_numpy(out), torch.tensor(lengths)

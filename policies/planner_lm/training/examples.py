@@ -28,8 +28,8 @@ class Example:
         answers: index of the right option of each of its questions.
         possible: the instruction can be carried out.
         plan: all steps, as options of what comes next, `FINISHED` or `CANNOT` at the end.
-        marks: byte of the state -> what is settled there, see `marks`.
-        meant: byte of the state -> which of all skills, by number, see `marks.meant`.
+        marks: character of the state -> what is settled there, see `marks`.
+        meant: character of the state -> which of all skills, by number, see `marks.meant`.
     """
 
     situation: Situation

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
 from flashrt_policies.planner_lm.training.words import (
@@ -27,7 +28,6 @@ OPENERS = (
     '', '', '', 'first ', 'first, ', 'first of all ', 'first of all, ', 'to begin with, ',
     'to start, ', 'start by {g}', 'begin by {g}', 'begin with {g}', '!start with {g}',
     '!at first ',
-
 )  # fmt: skip
 JOINS = (
     ', then ', ', then ', ' then ', ' and then ', ', and then ', '; ', '; then ', '. then ',
@@ -36,7 +36,6 @@ JOINS = (
     ' and next ', '. when that is done, ', '. when you are done, ', ', followed by {g}', '. now ',
     ', second ', '. second, ', ' and ', ', and ', ', ', '. ', '!; after that ', '!. and then ',
     '!; next, ', '!; afterwards ', '!. when that is done, then ', '!, and next ',
-
 )  # fmt: skip
 LASTS = (
     ', and finally ', ', finally ', '. finally, ', '. finally ', ' and finally ', ', lastly ',
@@ -140,13 +139,14 @@ class Composer:
         self._meant: dict[str, set[str]] = {}  # way with "it" for its thing -> what it may mean
         for way, skills in (*ways, *loose):
             self._meant.setdefault(with_pronoun(way), set()).update(skills)
+        self._loosely = frozenset(plain(way) for way, _ in loose)
 
     def pick(self, rng: Random, table: Sequence[str]) -> str:
         """Return one block of a table: never a held-out one in training."""
-        marked = [entry[1:] for entry in table if _marked(entry)]
+        trained, marked = _parts(tuple(table))
         if self.held_out and marked and rng.random() < 0.6:
             return rng.choice(marked)
-        return rng.choice([entry for entry in table if not _marked(entry)])
+        return rng.choice(trained)
 
     def way(self, rng: Random, skill: Skill) -> str:
         """Return one way to ask for a skill, the thing in braces."""
@@ -211,11 +211,10 @@ class Composer:
             near = [n for n in others if self._thing(n) in {self._thing(s) for s in scene}]
             name = rng.choice(near if near and rng.random() < 0.5 else others)
             way = self.way(rng, self.words.skills[name])
-            known = (self.words.skills[name] for name in scene)
-            meant = {plain(w) for skill in known for w in (*skill.ways, *skill.held_out)}
-            loose = any(plain(way) in map(plain, w) for w, _ in self.words.loose)
-            if plain(way) not in meant and not loose:
-                return plain(way), name
+            said = plain(way)
+            meant = any(said in self.words.skills[other].said for other in scene)
+            if not meant and said not in self._loosely:
+                return said, name
         return self._foreign(rng), ''
 
     def _offered(self, name: str, scene: Sequence[str]) -> bool:
@@ -334,8 +333,11 @@ def _told(text: str, names: Sequence[str]) -> tuple[str, tuple[tuple[int, str], 
     return text, tuple(said)
 
 
-def _marked(entry: str) -> bool:
-    return len(entry) > 1 and entry[0] == '!'
+@cache
+def _parts(table: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the entries that are trained, and those that are held out."""
+    marked = [entry for entry in table if len(entry) > 1 and entry[0] == '!']
+    return [entry for entry in table if entry not in marked], [entry[1:] for entry in marked]
 
 
 def _draw(rng: Random, scene: Sequence[str], count: int) -> list[str]:

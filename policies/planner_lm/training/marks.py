@@ -1,10 +1,10 @@
-"""What is true at which byte of a state: taught inside the network while it trains.
+"""What is true at which character of a state: taught inside the network while it trains.
 
-A decision is one bit of teaching for hundreds of bytes. Much of what leads to it is settled on the
-way: which skill a phrase of the instruction means, whether a number lies beyond its limit, what a
-note warns of. Each such fact is a class that the network names at the byte where it is settled, by
-a head that is not exported. Lower down a second head names which skill of all there are is meant,
-by an entry of the scene as by a phrase: what both have in common is how one finds the other. The
+A decision is one bit of teaching for hundreds of characters. Much of what leads to it is settled
+on the way: which skill a phrase of the instruction means, whether a number lies beyond its limit,
+what a note warns of. Each such fact is a class that the network names where it is settled, by a
+head that is not exported. Lower down a second head names which skill of all there are is meant, by
+an entry of the scene as by a phrase: what both have in common is how one finds the other. The
 questions, and so the prompts, know nothing of it.
 """
 
@@ -20,7 +20,7 @@ OTHERS = (
     'free', 'fault', 'emergency', 'calm', 'warning', 'stop',
 )  # fmt: skip
 CLASSES = (*LETTERS, *OTHERS)
-# Bytes after a phrase at which its meaning is asked for: by then it is clear where it ended.
+# Characters after a phrase at which its meaning is asked for: by then it is clear where it ended.
 LAG = 4
 
 
@@ -80,7 +80,7 @@ def meant(situation: Situation, asked: Instruction) -> dict[int, str]:
 
 
 def _numbers(situation: Situation, begin: int, line: str) -> dict[int, str]:
-    """Return what is settled in the line of numbers, each at the byte after its number."""
+    """Return what is settled in the line of numbers, each at the character after its number."""
     found: dict[int, str] = {}
     at = len('hand')
     for value, (low, high) in zip(situation.hand, rules.BOX, strict=False):

@@ -78,7 +78,7 @@ def ask(
     """Put every question to a network; float32, whatever it is trained in.
 
     Yields:
-        The question, its batch, the options' logits [B, 256] and the right byte [B].
+        The question, its batch, the options' logits [B, vocabulary] and the right token [B].
     """
     for batch in batches:
         moved = batch.to(device)

@@ -16,9 +16,10 @@ KINDS = {'linear': 'linear_attention', 'full': 'full_attention'}
 
 @dataclass(frozen=True)
 class Sizes:
-    """The network; the vocabulary is the 256 bytes.
+    """The network.
 
     Attributes:
+        vocabulary: tokens at most: the 256 bytes, and what they are joined to.
         hidden: width of the residual stream.
         intermediate: width of the gated MLP.
         layers: what each mixes by: linear (Gated DeltaNet) or full (attention).
@@ -29,6 +30,7 @@ class Sizes:
         lin_dim: width of their keys and values.
     """
 
+    vocabulary: int = 1024
     hidden: int = 192
     intermediate: int = 384
     layers: tuple[str, ...] = ('linear', 'full', 'linear', 'full', 'linear', 'full')
@@ -46,6 +48,10 @@ class Sizes:
                 f'model.layers is {list(self.layers)}; want a list of {", ".join(KINDS)}',
             ),
             (min(*sizes, self.lin_dim) > 0, 'model holds a number below 1; want positive ones'),
+            (
+                256 <= self.vocabulary <= 32767,
+                f'model.vocabulary is {self.vocabulary}; want 256 to 32767',
+            ),
             (self.heads % self.kv_heads == 0, 'model.heads is no multiple of model.kv_heads'),
         )
 
@@ -55,7 +61,7 @@ class PlannerLoop(Loop):
     """The loop of a planner; a batch is of situations.
 
     Attributes:
-        read: weight of the loss of predicting a state's own bytes.
+        read: weight of the loss of predicting a state's own tokens.
         spell: weight of spelling the plan out.
         marks: weight of what is named inside a state: the marks, and which skill is meant.
         compile: let torch's compiler fuse the network; once for each width of a batch.
@@ -108,7 +114,7 @@ class PlannerRecipe:
             'architectures': ['Qwen3_5ForCausalLM'],
             'model_type': 'qwen3_5_text',
             'dtype': self.dtype,
-            'vocab_size': 256,
+            'vocab_size': m.vocabulary,
             'hidden_size': m.hidden,
             'intermediate_size': m.intermediate,
             'num_hidden_layers': len(m.layers),

@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from flashrt_policies.planner_lm.training import words as vocabulary
+from flashrt_policies.hybrid_lm.text import FileTokenizer
+from flashrt_policies.planner_lm.training import vocabulary
+from flashrt_policies.planner_lm.training import words as wordings
 from flashrt_policies.planner_lm.training.batches import Batch, Batches, stream
 from flashrt_policies.planner_lm.training.examples import Examples
 from flashrt_policies.planner_lm.training.measure import measure, summarise, temperature
@@ -58,10 +60,12 @@ def train(
     """
     exact(torch.device(device))
     place = torch.device(device)
-    known = vocabulary.load(words)
+    known = wordings.load(words)
     trained, held_out = Examples(known, recipe.seed), Examples(known, recipe.seed, held_out=True)
-    task = PlannerTask(recipe, trained, held_out, place, check)
-    trainer = Trainer(task, recipe.train, plain(recipe), out, place, tell)
+    tokenizer = vocabulary.build(trained, recipe.model.vocabulary)
+    task = PlannerTask(recipe, trained, held_out, tokenizer, place, check)
+    decided = {**plain(recipe), 'tokens': vocabulary.digest(tokenizer)}
+    trainer = Trainer(task, recipe.train, decided, out, place, tell)
     if resume:
         trainer.resume()
     trainer.run(until, seconds)
@@ -85,14 +89,15 @@ def train(
         assert isinstance(average, Network)
         count = min(CALIBRATION, task.measured)
         trainer.tell(f'calibrating on {count} held-out situations')
-        some = _held_out(known, _CALIBRATING, recipe, count)
+        some = _held_out(known, _CALIBRATING, recipe, tokenizer, count)
         history['temperature'] = calibrate(average, some, place)
         export(out / 'checkpoint', average, recipe)
+        vocabulary.save(tokenizer, out / 'checkpoint')
         if check:
             trainer.tell(f'measuring on {check} held-out situations')
             rounded = reopened(out / 'checkpoint', recipe).to(place)
-            found = measure(rounded, _held_out(known, _CHECKING, recipe, check), place)
-            history['check'] = summarise(found)
+            some = _held_out(known, _CHECKING, recipe, tokenizer, check)
+            history['check'] = summarise(measure(rounded, some, place))
     write_history(out / 'history.json', history)
     draw(out / 'training.png', trainer.losses, trainer.validations)
     return history
@@ -111,15 +116,19 @@ def calibrate(network: Network, batches: Iterable[Batch], device: torch.device) 
 
 
 def _held_out(
-    words: vocabulary.Words, seed: int, recipe: PlannerRecipe, count: int
+    words: wordings.Words,
+    seed: int,
+    recipe: PlannerRecipe,
+    tokenizer: FileTokenizer,
+    count: int,
 ) -> Iterator[Batch]:
     size = min(recipe.train.batch, 128)
-    batches = Batches(Examples(words, seed, held_out=True), size)
+    batches = Batches(Examples(words, seed, held_out=True), size, tokenizer)
     return islice(stream(batches, 0, recipe.train.workers), -(-count // size))
 
 
 def export(folder: Path, network: Network, recipe: PlannerRecipe) -> None:
-    """Write a checkpoint for `hybrid_lm`: matrices in the recipe's type, the rest float32."""
+    """Write config and weights for `hybrid_lm`: matrices in the recipe's type, others float32."""
     kind = getattr(torch, recipe.dtype)
     tensors: dict[str, Tensor] = {}
     for name, tensor in network.exported().items():

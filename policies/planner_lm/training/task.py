@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashrt_policies.hybrid_lm.config import parse_config
+from flashrt_policies.hybrid_lm.text import FileTokenizer
 from flashrt_policies.planner_lm.training.batches import (
     NONE,
     SHORT,
@@ -34,6 +35,7 @@ class PlannerTask:
         recipe: every number.
         trained: situations to train on.
         held_out: situations to measure on.
+        tokenizer: what both are read with.
         device: where to train.
         most: held-out situations per measurement, at most; 0 = as many as the recipe says.
     """
@@ -43,6 +45,7 @@ class PlannerTask:
         recipe: PlannerRecipe,
         trained: Examples,
         held_out: Examples,
+        tokenizer: FileTokenizer,
         device: torch.device,
         most: int = 0,
     ) -> None:
@@ -51,8 +54,8 @@ class PlannerTask:
         whole = recipe.train.compile
         self._read = torch.compile(self.network, dynamic=False) if whole else self.network
         self.optimizer = Muon(self.network, recipe.train)
-        self._trained = Batches(trained, recipe.train.batch)
-        self._held_out = Batches(held_out, min(recipe.train.batch, 128))
+        self._trained = Batches(trained, recipe.train.batch, tokenizer)
+        self._held_out = Batches(held_out, min(recipe.train.batch, 128), tokenizer)
         self.measured = min(recipe.train.measure, most or recipe.train.measure)
 
     def batches(self, first: int) -> Iterator[Batch]:
@@ -74,8 +77,8 @@ class PlannerTask:
         if train.read > 0:
             place = torch.arange(1, width, device=self.device)
             real = place < batch.lengths[:, None]
-            bytes_ = torch.where(real, batch.tokens[:, 1:], NONE)
-            total = total + train.read * _named(network.head(hidden[:, :-1]), bytes_)
+            following = torch.where(real, batch.tokens[:, 1:], NONE)
+            total = total + train.read * _named(network.head(hidden[:, :-1]), following)
         return total
 
     def _decided(self, asked: Questions, hidden: Tensor, count: int) -> Tensor:

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,11 @@ class Skill:
     thing: str
     ways: tuple[str, ...]
     held_out: tuple[str, ...]
+
+    @cached_property
+    def said(self) -> frozenset[str]:
+        """All ways, the thing without its braces."""
+        return frozenset(map(plain, (*self.ways, *self.held_out)))
 
 
 @dataclass(frozen=True)
