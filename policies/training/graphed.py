@@ -79,7 +79,8 @@ class GraphedStep(Generic[B]):
     def _captured(self, batch: B) -> tuple[torch.cuda.CUDAGraph, B, Tensor]:
         self._clear()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # The loader's thread pins memory meanwhile; a capture that minds other threads would fail.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode='thread_local'):
             loss = self._body(batch)
         self._pool = self._pool or graph.pool()
         return graph, batch, loss
