@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ WORKS = (('pi05', 1), ('pi05', 2), ('pi05', 3), ('pi0', 2), ('smolvla', 2))
 REPLAYS = 10_000  # of which none may allocate, or differ in a bit
 
 Log = Callable[[str], None]
+Part = Callable[[], Iterable[Row]]
 
 
 def name(family: str, views: int) -> str:
@@ -166,21 +168,19 @@ def replay_row(device: str, replays: int) -> Row:
     return found
 
 
-def cosine_rows(device: str, family: str = 'pi05', views: int = 2) -> list[Row]:
+def cosine_rows(device: str, family: str = 'pi05', views: int = 2) -> Iterator[Row]:
     """One minus the cosine of a chunk to the same in another precision, worst of its actions."""
-    chunks = {}
-    for kind, dtype, float8 in (
-        ('bfloat16', torch.bfloat16, False), ('float8', torch.bfloat16, True),
-        ('float32', torch.float32, False),
-    ):  # fmt: skip
-        measured = Measured(family, views, device, dtype, float8)
-        chunks[kind] = measured.act()
-        del measured
-        release(device)
-    return [
-        Row(f'{name(family, views)} {a} off {b}', round(off(chunks[a], chunks[b]), 6), '1-cosine')
-        for a, b in (('bfloat16', 'float32'), ('float8', 'bfloat16'))
-    ]
+
+    def chunk(dtype: torch.dtype, float8: bool = False) -> np.ndarray:
+        release(device)  # the one before
+        return Measured(family, views, device, dtype, float8).act()
+
+    usual = chunk(torch.bfloat16)
+    for title, other in (
+        ('float8 off bfloat16', partial(chunk, torch.bfloat16, True)),
+        ('bfloat16 off float32', partial(chunk, torch.float32)),
+    ):
+        yield Row(f'{name(family, views)} {title}', round(off(usual, other()), 6), '1-cosine')
 
 
 def off(a: np.ndarray, b: np.ndarray) -> float:
@@ -197,26 +197,29 @@ def release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def rows(device: str, log: Log = print, works: Iterable[tuple[str, int]] = WORKS) -> Iterator[Row]:
-    """Yield the rows of the benchmark, without peers."""
+def parts(device: str, log: Log, works: Iterable[tuple[str, int]] = WORKS) -> list[Part]:
+    """Return the benchmark as calls that give some of its rows each, without peers."""
     cpu = device == 'cpu'
     runs = 3 if cpu else 200
     rate = rates(device)
-    for family, views in works:
+
+    def chunk(family: str, views: int, float8: bool = False) -> list[Row]:
         log(f'{name(family, views)} ...')
-        yield from chunk_rows(family, views, device, rate, runs)
-        release(device)
+        return chunk_rows(family, views, device, rate, runs, float8)
+
+    found: list[Part] = [partial(chunk, family, views) for family, views in works]
     if not cpu and torch.cuda.get_device_capability() >= (8, 9):
-        yield from chunk_rows('pi05', 2, device, rate, runs, float8=True)
-        release(device)
-        yield from cosine_rows(device)
-    yield from policy_ready.rows(device)
-    yield replay_row(device, 20 if cpu else REPLAYS)
+        found += [partial(chunk, 'pi05', 2, float8=True), partial(cosine_rows, device)]
+    found.append(lambda: [replay_row(device, 20 if cpu else REPLAYS)])
+    return [*found, partial(policy_ready.rows, device)]
 
 
 def measure(device: str = 'cpu', peers: Iterable[str] = PEERS, log: Log = print) -> list[Row]:
     """All rows of the benchmark."""
-    found = list(rows(device, log))
+    found: list[Row] = []
+    for part in parts(device, log):
+        found += part()
+        release(device)
     policy_peers.compare(found, device, tuple(peers), log)
     return found
 

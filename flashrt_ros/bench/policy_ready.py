@@ -13,20 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 from flashrt_ros.bench.report import Row
 
 LIMIT_S = 300.0
 
 
-def rows(device: str, family: str = 'pi05', views: int = 2) -> list[Row]:
+def rows(device: str, family: str = 'pi05', views: int = 2) -> Iterator[Row]:
     """Start twice, cold and warm; seconds from the start of the process to the first chunk."""
-    found = []
     with tempfile.TemporaryDirectory() as cache:
         for kind in ('cold', 'warm'):
             seconds, parts = start(family, views, device, cache)
-            found.append(Row(f'{family} ready {kind}', round(seconds, 2), 's', spread=parts))
-    return found
+            yield Row(f'{family} ready {kind}', round(seconds, 2), 's', spread=parts)
 
 
 def start(family: str, views: int, device: str, cache: str) -> tuple[float, dict[str, float]]:

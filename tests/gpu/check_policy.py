@@ -129,16 +129,26 @@ def warm(jobs: list[tuple[str, str, str]]) -> None:
 
 
 def full() -> None:
-    """Every row of the benchmark, into a report of its own."""
+    """Every row of the benchmark, into a report of its own; what fails costs its own rows."""
     warm([('as they are', *kind) for kind in policy_speed.WHOLE])
-    rows = []
-    for row in bench.rows(device, say, works):
-        rows.append(row)
-        least = row.floor.get('value')
-        say(f'{time.time() - STARTED:.0f} s', row.work, row.ours, row.unit, row.spread, least)
-        (out / 'report.json').write_text(
-            json.dumps(report.build('policy', device, rows), indent=1) + '\n'
-        )
+    rows: list[report.Row] = []
+    failed = 0
+    for part in bench.parts(device, say, works):
+        try:
+            for row in part():
+                rows.append(row)
+                least = row.floor.get('value')
+                say(f'{time.time() - STARTED:.0f} s', row.work, row.ours, row.unit, row.spread,
+                    least)  # fmt: skip
+                (out / 'report.json').write_text(
+                    json.dumps(report.build('policy', device, rows), indent=1) + '\n'
+                )
+        except Exception:
+            failed += 1
+            say('FAILED', traceback.format_exc()[-1200:])
+        bench.release(device)
+    if failed:
+        raise RuntimeError(f'{failed} parts of the benchmark failed')
 
 
 def profile() -> None:
