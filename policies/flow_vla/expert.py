@@ -31,6 +31,8 @@ def time_features(times: Tensor, width: int) -> Tensor:
 
 def modulate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Normalise tokens [B, T, D], then scale and shift them by [B, 1, D]."""
+    if len(scale) == 1:  # of one observation they are the norm's own weight and bias
+        return F.layer_norm(x, x.shape[-1:], scale.flatten(), shift.flatten())
     return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), scale)
 
 
@@ -94,19 +96,23 @@ class Expert(nn.Module):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
+    def moments(self, times: Tensor) -> Tensor:
+        """Return what the network makes of flow times [S] in [0, 1], [S, C]; of nothing else."""
+        features = time_features(times, self.condition_width)
+        return self.time(features.to(self.place.dtype))
+
     def modulations(
-        self, times: Tensor, summary: Tensor, indicator: Tensor | None = None
+        self, moments: Tensor, summary: Tensor, indicator: Tensor | None = None
     ) -> Tensor:
-        """Return modulations [B, 6 L + 2, D] of flow times [B] and prefix summaries [B, D].
+        """Return modulations [..., B, 6 L + 2, D] of moments and prefix summaries [B, D].
 
         Args:
-            times: flow times in [0, 1].
+            moments: of the flow times, [..., B or 1, C].
             summary: what the prefix is about.
             indicator: how good the chunk is said to be, int64 [B], see `advantage`; a network
                 without rows for it takes none.
         """
-        condition = self.time(time_features(times, self.condition_width).to(summary.dtype))
-        condition = condition + self.summary(summary)
+        condition = moments + self.summary(summary)
         if indicator is not None:
             assert self.advantage is not None
             rows = F.pad(self.advantage, (0, 0, 1, 0))  # row 0 says nothing

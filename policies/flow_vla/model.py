@@ -96,18 +96,34 @@ class FlowVLA(nn.Module):
         state = ((proprio - self.proprio_mean) / self.proprio_std).to(features.dtype)
         return self.prefix_net(self.neck(features, text), text, state, known)
 
-    def denoise(self, noise: Tensor, kv: Tensor, summary: Tensor) -> Tensor:
-        """Integrate the flow from noise [B, T, A]; return actions [B, T, A] within the limits."""
-        steps, batch = self.sizes.steps, noise.shape[0]
-        times = torch.arange(steps, device=noise.device, dtype=noise.dtype) / steps
-        mods = self.expert.modulations(
-            times.repeat_interleave(batch), summary.repeat(steps, 1)
-        ).unflatten(0, (steps, batch))  # [S, B, 6 L + 2, D]
+    def moments(self) -> Tensor:
+        """Return the moments of all Euler steps [S, 1, C]: constant, whatever is seen or told."""
+        steps, like = self.sizes.steps, self.expert.place
+        times = torch.arange(steps, device=like.device, dtype=like.dtype) / steps
+        return self.expert.moments(times)[:, None]
+
+    def denoise(
+        self, noise: Tensor, kv: Tensor, summary: Tensor, moments: Tensor | None = None
+    ) -> Tensor:
+        """Integrate the flow from noise to actions within the limits.
+
+        Args:
+            noise: [B, T, A].
+            kv: keys and values of the prefix, [L, 2, B, H, N, D/H].
+            summary: of the prefix, [B, D].
+            moments: what `moments` returned, for who calls this more than once.
+
+        Returns:
+            [B, T, A].
+        """
+        steps = self.sizes.steps
+        moments = self.moments() if moments is None else moments
+        mods = self.expert.modulations(moments, summary)  # [S, B, 6 L + 2, D]
         x = noise
         for step in range(steps):
             x = torch.add(x, self.expert(x, kv, mods[step]), alpha=1.0 / steps)
-        actions = x * self.action_std + self.action_mean
-        return torch.minimum(torch.maximum(actions, self.low), self.high)
+        actions = torch.addcmul(self.action_mean, x, self.action_std)
+        return actions.clamp(self.low, self.high)
 
     def act(self, images: Tensor, proprio: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
         """Return chunks [B, T, A] of whole observations; the three graphs, one after another."""

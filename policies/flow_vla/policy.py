@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flashrt_policies import checkpoint
 from flashrt_policies.base import PolicySpec, SubgoalPort, check_observation
 from flashrt_policies.checkpoint import CheckpointError
 from flashrt_policies.flow_vla.config import FlowSizes
 from flashrt_policies.flow_vla.model import STATISTICS, FlowVLA
-from flashrt_policies.kernels import noise, sources
+from flashrt_policies.kernels import sources
+from flashrt_policies.kernels.vla import noise
 from flashrt_policies.recipes import RecipeError
 from flashrt_ros.contract.context import Context
 from flashrt_ros.contract.graph import ShapeKey
@@ -34,9 +35,10 @@ from flashrt_ros.contract.plan import Plan
 
 if TYPE_CHECKING:
     from flashrt_ros.capsule.closure import Closure
+    from flashrt_ros.contract.buffer import Buffer
 
 ARCHITECTURE = 'flow_vla'
-DENOISER = 'flow-euler/1'  # raised whenever the same weights and noise would act differently
+DENOISER = 'flow-euler/2'  # raised whenever the same weights and noise would act differently
 
 
 class FlowPolicy:
@@ -68,10 +70,8 @@ class FlowPolicy:
             )
         self._dtype = model.trunk.stem.weight.dtype
         height, width = spec.image_hw
-        self.images = {
-            name: ctx.buffer(f'flow/image/{name}', (height, width, 3), torch.uint8)
-            for name in spec.cameras
-        }
+        seen = (len(spec.cameras), height, width, 3)
+        self.images = ctx.buffer('flow/images', seen, torch.uint8)  # cameras in the spec's order
         self.proprio = ctx.buffer('flow/proprio', (spec.proprio_dim,), torch.float32)
         self.seed = ctx.buffer('flow/seed', (1,), torch.int64)
         self.counter = ctx.buffer('flow/counter', (1,), torch.int64)
@@ -81,14 +81,20 @@ class FlowPolicy:
         self.summary = ctx.buffer('flow/summary', (1, sizes.width), self._dtype)
         self.noise = ctx.buffer('flow/noise', chunk, self._dtype)
         self.action = ctx.buffer('flow/action', chunk, torch.float32)
+        # Pinned where there is a GPU: uploads need no wait, and each camera is copied once.
+        self._ctx = ctx
+        self._pictures, self._vector, self._chunk = (
+            _beside(ctx, buffer) for buffer in (self.images, self.proprio, self.action)
+        )
         self._plan = self._capture(ctx, subgoal)
 
     def _capture(self, ctx: Context, subgoal: SubgoalPort) -> Plan:
         model, sizes = self._model, self._model.sizes
-        images = [buffer.tensor for buffer in self.images.values()]
+        with torch.no_grad():
+            moments = model.moments()
 
         def vision() -> None:
-            self.features.tensor.copy_(model.vision(torch.stack(images)[None])[0])
+            self.features.tensor.copy_(model.vision(self.images.tensor[None])[0])
 
         def prefix() -> None:
             live = subgoal.live.tensor.clamp(0, subgoal.slots.shape[0] - 1)
@@ -99,12 +105,15 @@ class FlowPolicy:
 
         def denoise() -> None:
             noise.normal_(self.noise.tensor, self.seed.tensor, self.counter.tensor)
-            chunk = model.denoise(self.noise.tensor[None], self.kv.tensor, self.summary.tensor)
+            x = self.noise.tensor[None]
+            chunk = model.denoise(x, self.kv.tensor, self.summary.tensor, moments)
             self.action.tensor.copy_(chunk[0])
 
-        key = ShapeKey(steps=sizes.steps, views=len(self.images))
+        key = ShapeKey(steps=sizes.steps, views=len(model.spec.cameras))
         plan = Plan(ctx, 'flow/chunk')
-        graph = ctx.graph('flow/vision', reads=self.images, writes={'features': self.features})
+        graph = ctx.graph(
+            'flow/vision', reads={'images': self.images}, writes={'features': self.features}
+        )
         graph.capture(key, vision)
         plan.add('vision', graph, key)
         graph = ctx.graph(
@@ -133,27 +142,29 @@ class FlowPolicy:
     ) -> dict[str, np.ndarray]:
         """Return what `observe` writes, by buffer name; see `Policy.preprocess`."""
         check_observation(self.spec, images, proprio)
-        ready = {buffer.name: images[name] for name, buffer in self.images.items()}
-        ready[self.proprio.name] = proprio
-        return {name: np.ascontiguousarray(value) for name, value in ready.items()}
+        pictures = [images[name] for name in self.spec.cameras]
+        return {self.images.name: np.stack(pictures), self.proprio.name: np.array(proprio)}
 
     def observe(self, images: Mapping[str, np.ndarray], proprio: np.ndarray) -> None:
         """Copy one observation into the buffers; see `Policy.observe`."""
-        ready = self.preprocess(images, proprio)
-        for buffer in (*self.images.values(), self.proprio):
-            buffer.write(ready[buffer.name])
+        check_observation(self.spec, images, proprio)
+        self._ctx.current_stream().synchronize()  # the upload before may still be read from here
+        np.stack([images[name] for name in self.spec.cameras], out=self._pictures.numpy())
+        np.copyto(self._vector.numpy(), proprio)
+        self.images.tensor.copy_(self._pictures, non_blocking=True)
+        self.proprio.tensor.copy_(self._vector, non_blocking=True)
 
     def plan(self) -> np.ndarray:
         """Replay vision, prefix and denoise; return the chunk, float32 [horizon, A]."""
         self._plan.run()
-        return self.action.tensor.to('cpu', copy=True).numpy()
+        return self._chunk.copy_(self.action.tensor).numpy().copy()
 
     def reset(self, seed: int) -> None:
         """Set the noise seed, put its counter to zero and clear every cache."""
         self.seed.write(torch.tensor([seed], dtype=torch.int64))
         self.counter.write(torch.zeros(1, dtype=torch.int64))
         for buffer in (
-            *self.images.values(),
+            self.images,
             self.proprio,
             self.features,
             self.kv,
@@ -165,7 +176,7 @@ class FlowPolicy:
 
     def close_over(self, closure: Closure) -> None:
         """Name the buffers the next chunk depends on; see the module's docstring."""
-        closure.fixed(*self.images.values(), self.proprio, self.seed, self.counter)
+        closure.fixed(self.images, self.proprio, self.seed, self.counter)
 
     def fingerprint(self) -> dict[str, str]:
         """Return digests of weights and architecture, the type computed in, and the kernels."""
@@ -177,6 +188,11 @@ class FlowPolicy:
             'dtype': str(self._dtype),
             'kernels': f'{DENOISER} {noise.KERNEL} {sources.digest()[:16]}',
         }
+
+
+def _beside(ctx: Context, buffer: Buffer) -> Tensor:
+    """Return memory of the host, of a buffer's type and shape, for copies from and to it."""
+    return ctx.backend.allocate_host(buffer.nbytes).view(buffer.dtype).view(buffer.shape)
 
 
 def model_digest(model: nn.Module) -> str:

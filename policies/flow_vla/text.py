@@ -24,9 +24,16 @@ def fold(rows: Tensor) -> Tensor:
 class TextEncoder(nn.Module):
     """Bytes to one vector."""
 
+    lower: Tensor  # int64 [257], each symbol with its letter folded
+    least: Tensor
+    nothing: Tensor
+
     def __init__(self, sizes: FlowSizes) -> None:
         super().__init__()
         width, kernel = sizes.text_width, sizes.text_kernel
+        self.register_buffer('lower', fold(torch.arange(SYMBOLS)), persistent=False)
+        self.register_buffer('least', torch.tensor(-1e4), persistent=False)
+        self.register_buffer('nothing', torch.tensor(0.0), persistent=False)
         self.embed = nn.Embedding(SYMBOLS, width)
         nn.init.normal_(self.embed.weight, std=0.3)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(sizes.text_layers))
@@ -49,7 +56,7 @@ class TextEncoder(nn.Module):
         Returns:
             [B, E].
         """
-        rows = fold(rows.long().clamp(0, SYMBOLS - 1))
+        rows = self.lower.take(rows.clamp(0, SYMBOLS - 1).long())
         mask = (rows > 0)[..., None]  # [B, L, 1]
         x = self.embed(rows)  # [B, L, E]
         real = mask.to(x.dtype)
@@ -59,6 +66,6 @@ class TextEncoder(nn.Module):
             x = x + conv(y.transpose(1, 2)).transpose(1, 2) * real
         count = real.sum(1).clamp(min=1.0)
         mean = x.sum(1) / count
-        top = x.masked_fill(~mask, -1e4).amax(1)
-        top = torch.where(mask.any(1), top, torch.zeros_like(top))
+        top = torch.where(mask, x, self.least).amax(1)
+        top = torch.where(mask.any(1), top, self.nothing)
         return self.out(torch.cat((mean, top), dim=-1))

@@ -17,7 +17,7 @@ from flashrt_policies.flow_vla.config import FlowSizes
 
 def unit_images(images: Tensor) -> Tensor:
     """Return uint8 images as float32 in [-1, 1], shape unchanged."""
-    return images.to(torch.float32) * (2.0 / 255.0) - 1.0
+    return images * (2.0 / 255.0) - 1.0  # the product with a number is float32
 
 
 class Block(nn.Module):
@@ -69,8 +69,8 @@ class Trunk(nn.Module):
         """
         batch, views = images.shape[:2]
         x = images.flatten(0, 1).permute(0, 3, 1, 2)  # [B*V, 3, H, W], channels-last memory
-        camera = self.camera.repeat(batch, 1)[:, :, None, None]  # [B*V, C, 1, 1]
-        x = F.silu(self.norm(self.stem(x) + camera))
+        camera = self.camera.expand(batch, -1, -1).flatten(0, 1)  # [B*V, C]
+        x = F.silu(self.norm(self.stem(x) + camera[:, :, None, None]))
         for down, stage in zip(self.down, self.stages, strict=True):
             x = stage(down(x))
         return x.permute(0, 2, 3, 1).unflatten(0, (batch, views))

@@ -56,7 +56,8 @@ def velocity(
     summary = summary.repeat_interleave(draws, dim=0)
     if indicator is not None:
         indicator = indicator.repeat_interleave(draws, dim=0)
-    return model.expert(noisy, kv, model.expert.modulations(time, summary, indicator))
+    moments = model.expert.moments(time)
+    return model.expert(noisy, kv, model.expert.modulations(moments, summary, indicator))
 
 
 @dataclass

@@ -38,7 +38,8 @@ def velocities(model: FlowVLA, indicator: int | None) -> Tensor:
         kv, summary = model.prefix(
             model.vision(shots), torch.from_numpy(proprio)[None].repeat(2, 1), rows
         )
-        mods = model.expert.modulations(torch.tensor([0.2, 0.7]), summary, said)
+        moments = model.expert.moments(torch.tensor([0.2, 0.7]))
+        mods = model.expert.modulations(moments, summary, said)
         return model.expert(noisy, kv, mods)
 
 

@@ -153,8 +153,7 @@ def test_the_closure_is_complete() -> None:
 
 
 NAMES = [
-    'flow/image/front',
-    'flow/image/wrist',
+    'flow/images',
     'flow/proprio',
     'flow/seed',
     'flow/counter',
