@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.launch import begin, early, processors, side, stages
+from flashrt_policies.kernels.launch import begin, early, fetch, processors, side, stages
 
 KEYS = 64, 32  # in a tile: of two-byte numbers, of float32, which leaves room for one tile alone
 PARTS = 16  # at most
@@ -26,10 +26,13 @@ WARPS = 4, 8  # for wide heads: with all keys in one part, and in several
 def attend_kernel(
     q_ptr, k_ptr, v_ptr, rank_q_ptr, rank_k_ptr, out_ptr, part_ptr, high_ptr, sum_ptr,
     tokens, span, part, group, heads, dim, k_row, v_row, scale,
-    SPLIT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
+    SPLIT: tl.constexpr, KNOWN: tl.constexpr, R: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one key head against one part of the keys; one without SPLIT."""
+    """One tile of queries of one key head against one part of the keys; one without SPLIT.
+
+    KNOWN: most keys are older than the queries, and on their way before these are there.
+    """
     tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     r = tile * R + tl.arange(0, R)
     live = r < tokens * group
@@ -37,13 +40,20 @@ def attend_kernel(
     d = tl.arange(0, D)
     spot = (token * heads + head * group + member).to(tl.int64)
     inside = live[:, None] & (d < dim)[None, :]
+    end = tl.minimum(span, (split + 1) * part)
+    if KNOWN and PDL > 0:
+        step: tl.constexpr = 128 // (k_ptr.dtype.element_ty.primitive_bitwidth // 8)
+        line = tl.minimum(tl.arange(0, D // step) * step, dim - 1)[None, :] + head * dim
+        for start in range(split * part, end, S):
+            row = tl.minimum(start + tl.arange(0, S), end - 1)[:, None].to(tl.int64)
+            fetch(k_ptr + row * k_row + line)
+            fetch(v_ptr + row * v_row + line)
     begin(PDL)
     q = tl.load(q_ptr + spot[:, None] * dim + d[None, :], mask=inside, other=0.0)
     rank_q = tl.load(rank_q_ptr + token, mask=live, other=0)
     high = tl.full((R,), float('-inf'), tl.float32)
     total = tl.zeros((R,), tl.float32)
     acc = tl.zeros((R, D), tl.float32)
-    end = tl.minimum(span, (split + 1) * part)
     for start in range(split * part, end, S):
         s = start + tl.arange(0, S)
         there = s < end
@@ -116,7 +126,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
     attend_kernel[(tiles, shared, parts)](
         q, k, v, rank_q, rank_k, out, partial, high[0], high[1],
         tokens, span, part, group, heads, dim, k.stride(0), v.stride(0),
-        dim**-0.5 * 1.4426950408889634, SPLIT=parts > 1, R=rows, S=keys, D=side(dim),
+        dim**-0.5 * 1.4426950408889634, SPLIT=parts > 1, KNOWN=span > tokens,
+        R=rows, S=keys, D=side(dim),
         num_warps=WARPS[parts > 1] if dim > 128 else 4,
         num_stages=1 if wide else stages(q, 2 * keys * side(dim), 2), **early(q, step=True),
     )  # fmt: skip
