@@ -91,7 +91,7 @@ class FlowPolicy:
     def _capture(self, ctx: Context, subgoal: SubgoalPort) -> Plan:
         model, sizes = self._model, self._model.sizes
         with torch.no_grad():
-            moments = model.moments()
+            moments = self._moments = model.moments()  # a captured graph does not keep it alive
 
         def vision() -> None:
             self.features.tensor.copy_(model.vision(self.images.tensor[None])[0])

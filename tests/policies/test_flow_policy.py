@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import flow_tiny as tiny
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashrt_policies.base import ObservationError, Policy
+from flashrt_policies.check import check_policy
 from flashrt_policies.flow_vla.policy import FlowPolicy
 from flashrt_policies.kernels import noise
 from flashrt_ros.capsule.closure import Closure
@@ -150,6 +153,65 @@ def continues(without: str = '') -> bool:
 def test_the_closure_is_complete() -> None:
     """Every buffer overwritten, capsule restored: the policy goes on with the same bits."""
     assert continues()
+
+
+def test_the_published_checks_pass() -> None:
+    """Shape, determinism, closure, reset, refusals, no capture: as for anybody's policy."""
+    check_policy(
+        lambda ctx, port: FlowPolicy(ctx, tiny.make_model(), port), tiny.SPEC.subgoal_length
+    )
+
+
+def test_observe_writes_what_preprocess_returns() -> None:
+    """Cameras in the spec's order, whatever that of the mapping; the arrays are not kept."""
+    policy, _, ctx = tiny.make_policy()
+    images, proprio = tiny.observation()
+    ready = policy.preprocess(images, proprio)
+    policy.observe(dict(reversed(images.items())), proprio)
+    images['front'][:] = 0
+    for name, value in ready.items():
+        assert np.array_equal(ctx.buffers[name].tensor.numpy(), value), name
+
+
+class Calls(TorchDispatchMode):
+    """Names of the operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_replay_computes_no_constants() -> None:
+    """The flow times are encoded at capture; `moments` itself is the negative control."""
+    policy, _, _ = tiny.make_policy()
+    encodes = {'aten::exp', 'aten::linspace'}
+    with Calls() as calls:
+        policy.plan()
+    assert not encodes & set(calls.names)
+    with Calls() as calls:
+        policy._model.moments()
+    assert encodes <= set(calls.names)
+
+
+def test_one_observation_is_modulated_as_many_are() -> None:
+    """Alone the modulation is the norm's own weight and bias: the same chunk up to rounding."""
+    model, (images, proprio) = tiny.make_model(), tiny.observation()
+    shots = torch.from_numpy(np.stack([images[name] for name in tiny.SPEC.cameras]))[None]
+    rows = torch.from_numpy(np.stack([tiny.row('open'), tiny.row('close')]))
+    noise = torch.randn(2, tiny.SPEC.horizon, tiny.SPEC.action_dim)
+    state = torch.from_numpy(proprio)[None]
+    with torch.no_grad():
+        both = model.act(shots.repeat(2, 1, 1, 1, 1), state.repeat(2, 1), rows, noise)
+        for i in range(2):
+            alone = model.act(shots, state, rows[i : i + 1], noise[i : i + 1])
+            assert torch.allclose(alone[0], both[i], atol=1e-5)
+    assert not torch.allclose(both[0], both[1], atol=1e-2)
 
 
 NAMES = [
