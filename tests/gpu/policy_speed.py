@@ -33,10 +33,10 @@ linear, attention = vla_linear_triton, vla_attention_triton
 Setting = tuple[tuple[Any, str, Any], ...]
 SETTINGS: dict[str, Setting] = {
     'as they are': (),
-    'four-wide-parts': ((linear, 'PARTS', 4), (linear, 'PART_WIDTH', 64)),
-    'attend-4-warps': ((attention, 'WARPS', (4, 4)),),
-    'attend-8-warps': ((attention, 'WARPS', (8, 8)),),
-    'attend-6-parts': ((attention, 'PARTS', 6),),
+    'attend-2-loads': ((attention, 'LOADS', (2, 2)),),
+    'attend-128-keys': ((attention, 'KEYS', (128, 32)),),
+    'deep-from-4096': ((linear, 'DEEP', 4096),),
+    'tiles-narrower': ((linear, 'BUSY', 0.45),),
 }
 # What the benchmark compiles: family and precision.
 PRECISIONS = {

@@ -19,6 +19,9 @@ from flashrt_policies.kernels.launch import begin, early, fetch, processors, sid
 KEYS = 64, 32  # in a tile: of two-byte numbers, of float32, which leaves room for one tile alone
 PARTS = 16  # at most
 FEW = 4  # tiles of keys that one program takes rather than leave a launch behind
+# Tiles of keys and values in flight at most, of narrow heads and of wide ones. With two the loop
+# asks for the next only when it has done with the last: a narrow head's are all asked for at once.
+LOADS = 5, 3
 WARPS = 4, 8  # for wide heads: with all keys in one part, and in several
 
 
@@ -117,6 +120,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
     parts = max(1, min(blocks, processors(q.device) // (tiles * shared), most))
     part = triton.cdiv(blocks, parts) * keys
     parts = triton.cdiv(span, part)
+    loads = min(LOADS[dim > 128], part // keys + 1)
     out = torch.empty_like(q)
     partial, high = out, out[None].expand(2, *out.shape)
     if parts > 1:
@@ -129,7 +133,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, rank_q: Tensor, rank_k: Tensor) -> T
         dim**-0.5 * 1.4426950408889634, SPLIT=parts > 1, KNOWN=span > tokens,
         R=rows, S=keys, D=side(dim),
         num_warps=WARPS[parts > 1] if dim > 128 else 4,
-        num_stages=1 if wide else stages(q, 2 * keys * side(dim), 2), **early(q, step=True),
+        num_stages=1 if wide else stages(q, 2 * keys * side(dim), loads), **early(q, step=True),
     )  # fmt: skip
     if parts > 1:
         merge_kernel[(tokens * heads,)](
