@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from flashrt_ros.bench import loop_brain, loop_handoff
-from flashrt_ros.bench.report import Row
+from flashrt_ros.bench.report import Keep, Row
 
 PEERS = ('cold-restart',)
-OPTIONS = ('seconds',)
+OPTIONS = ('seconds', 'keep')
 FULL_S = 600.0  # seconds for which the figures are meant
 HANDOFFS = 10_000
 INTERRUPTS = 1000  # of a full run; a shorter one has fewer in proportion
@@ -27,31 +27,41 @@ BRAIN_RUNS = 30
 
 
 def measure(
-    device: str, peers: Sequence[str], log: Callable[[str], None], seconds: float = 60.0
+    device: str,
+    peers: Sequence[str],
+    log: Callable[[str], None],
+    seconds: float = 60.0,
+    keep: Keep = lambda rows: None,
 ) -> list[Row]:
     """Measure everything; ``seconds`` is how long the robot runs idle (a sixth of it loaded).
 
-    Where there is no ROS 2 only what needs none is measured: hand-offs, and the brain's own way
-    back.
+    ``keep`` is given the rows whenever there are more. Where there is no ROS 2 only what needs
+    none is measured: hand-offs, and the brain's own way back.
     """
-    rows = handoff_rows(device, log) + brain_rows(device, peers, log)
+    rows: list[Row] = []
+
+    def more(found: Sequence[Row]) -> None:
+        rows.extend(found)
+        keep(rows)
+
+    more(handoff_rows(device, log))
+    more(brain_rows(device, peers, log))
     try:
         from flashrt_ros.bench import loop_system
     except ImportError as error:
         log(f'no ROS 2 here ({error}): the rest is left out')
         return rows
-    gates = [loop_system.gate_start() for _ in range(GATES)]
-    rows.append(timing('gate on guard', gates))
+    more([timing('gate on guard', [loop_system.gate_start() for _ in range(GATES)])])
     for loaded in (False, True):
         span = seconds / 6 if loaded else seconds
         name = 'loaded' if loaded else 'idle'
         log(f'control at {loop_system.HZ:.0f} Hz, {name}, {span:.0f} s')
-        rows += lateness_rows(name, *loop_system.lateness(device, span, loaded))
+        more(lateness_rows(name, *loop_system.lateness(device, span, loaded)))
     count = max(5, min(INTERRUPTS, round(INTERRUPTS * seconds / FULL_S)))
     with loop_system.robot(device) as robot:
         robot.start()
         log(f'{count} interrupts')
-        rows += interrupt_rows(loop_system.interrupts(robot, count, log))
+        more(interrupt_rows(loop_system.interrupts(robot, count, log)))
         if 'cold-restart' in peers:
             log('cold restart of the brain')
             rows[-1].peers['cold-restart'] = round(loop_system.cold_restart(robot), 1)

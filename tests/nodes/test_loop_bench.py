@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from flashrt_ros import cli
-from flashrt_ros.bench import loop, loop_handoff
+from flashrt_ros.bench import loop, loop_handoff, loop_system
+from flashrt_ros.bench.report import Row
 from flashrt_ros.control.mailbox import Mailbox
+from flashrt_ros.errors import FlashrtError
 
 
 def test_no_hand_off_is_torn_or_lost() -> None:
@@ -50,6 +52,31 @@ def test_the_rows_have_their_names() -> None:
     assert rows['interrupt old actions'].ours == 0
     assert rows['interrupt ticks to the answer'].ours == 1
     assert rows['re-entry to first action'].spread['max'] == 90.0
+
+
+def test_a_run_that_breaks_off_leaves_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the brain fails; what was measured before had been handed over by then."""
+
+    def fails(*_: object) -> list[Row]:
+        raise RuntimeError('planted')
+
+    first, kept = Row('handoff torn', 0, 'count'), []
+    monkeypatch.setattr(loop, 'handoff_rows', lambda *_: [first])
+    monkeypatch.setattr(loop, 'brain_rows', fails)
+    with pytest.raises(RuntimeError, match='planted'):
+        loop.measure('cpu', (), lambda _: None, keep=lambda rows: kept.append(list(rows)))
+    assert kept == [[first]]
+
+
+def test_a_robot_that_does_not_come_up_says_why() -> None:
+    """Planted: a device that is not there; the brain's own word on it is in the error."""
+    with (
+        pytest.raises(
+            FlashrtError, match=r'could not configure.*brain: configure failed.*cuda:99'
+        ),
+        loop_system.robot('cuda:99'),
+    ):
+        pass
 
 
 def test_the_robot_of_the_benchmark() -> None:
