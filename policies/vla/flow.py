@@ -46,30 +46,3 @@ def pull(time: float) -> float:
     if time <= 0.0:
         return 0.0
     return min(STRONGEST, time / tau * (time**2 + tau**2) / time**2)
-
-
-def soft_mask(horizon: int, elapsed: Tensor, delay: Tensor) -> Tensor:
-    """Return how strongly each action is held to the previous chunk, float32 [T].
-
-    1 for actions that are executed before the new chunk arrives, then falling, 0 where the
-    previous chunk has ended (the paper's equation 5).
-
-    Args:
-        horizon: T.
-        elapsed: int64 [1], ticks since the previous chunk's observation; 0 where there is none.
-        delay: int64 [1], ticks until the new chunk takes effect.
-    """
-    index = torch.arange(horizon, device=elapsed.device)
-    end = torch.where(elapsed > 0, horizon - elapsed, torch.zeros_like(elapsed)).clamp(min=0)
-    start = torch.minimum(delay, end)
-    fall = ((end - index) / (end - start + 1)).clamp(0.0, 1.0)
-    soft = fall * torch.expm1(fall) / (math.e - 1)
-    held = torch.where(index < start, torch.ones_like(soft), soft)
-    return torch.where(index < end, held, torch.zeros_like(held))
-
-
-def left_over(previous: Tensor, elapsed: Tensor) -> Tensor:
-    """Return what is left of a chunk [T, A] after `elapsed` ticks, zeros behind its end."""
-    index = torch.arange(previous.shape[0], device=previous.device) + elapsed  # [T]
-    rest = previous.index_select(0, index.clamp(max=previous.shape[0] - 1))
-    return rest * (index < previous.shape[0])[:, None]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flashrt_policies.kernels.vla.attention import HIDDEN
+from flashrt_policies.kernels.vla.frame import Layout, frame, prefix_ranks
 from flashrt_policies.kernels.vla.linear import Euler, project_flow
 from flashrt_policies.kernels.vla.matrix import Matrix
 from flashrt_policies.kernels.vla.rope import rotary
@@ -74,8 +74,11 @@ class Network:
         self.dtype = source.dtype
         self.tower = ImageTower(source, sizes.tower, self.smol)
         self.image_tokens = views * sizes.tower.tokens
-        self.prefix_tokens = self.image_tokens + prompt + self.trailing
+        self.layout = Layout(self.image_tokens, prompt, self.trailing)
+        self.prefix_tokens = self.layout.tokens
         self.suffix_tokens = horizon + self.leading
+        self.own = torch.arange(self.suffix_tokens, dtype=torch.int32, device=source.device)
+        self.suffix = self.suffix_ranks(source.device)
         heads = sizes.text.heads
         span = self.prefix_tokens + self.suffix_tokens
         self.table = rotary(span, heads.dim, THETA, source.device)
@@ -130,15 +133,6 @@ class Network:
         side = self.sizes.tower.side
         return self.tower(fit_images(images, side, side, self.centred, self.averaged))
 
-    def ranks(self, length: Tensor) -> Tensor:
-        """Return who sees whom in the prefix, int32 [P], for a prompt of `length` [1] tokens."""
-        index = torch.arange(self.prefix_tokens, device=length.device)
-        used = index < self.image_tokens + length
-        rank = torch.where(used, 0, HIDDEN)
-        if self.trailing:
-            rank = torch.where(index >= self.prefix_tokens - self.trailing, 1, rank)
-        return rank.int()
-
     def positions(self, length: Tensor) -> Tensor:
         """Return positions in the prefix, int32 [P]: padding counts for nothing."""
         index = torch.arange(self.prefix_tokens, device=length.device)
@@ -169,7 +163,7 @@ class Network:
         x = self.embed(features, words, state)
         rows = x.shape[0]
         keys, values = [layer[0, :rows] for layer in kv], [layer[1, :rows] for layer in kv]
-        places, ranks = self.positions(length)[:rows], self.ranks(length)[:rows]
+        places, ranks = self.positions(length)[:rows], prefix_ranks(self.layout, length)[:rows]
         self.prefix(x, self.table, places, ranks, keys, values)
         self.expert.make_cross(kv, rows)
 
@@ -193,18 +187,14 @@ class Network:
             pace: int64 [2], ticks since its observation (0 = there is none), ticks until the new
                 chunk takes effect.
         """
-        own = torch.arange(self.suffix_tokens, device=x.device).int()
-        places = ((own + (self.image_tokens + self.trailing) + length).int(), own)
-        suffix = self.suffix_ranks(x.device)
-        ranks = (suffix, torch.cat((self.ranks(length), suffix)))
-        held = flow.soft_mask(self.horizon, pace[:1], pace[1:])[:, None]  # [H, 1]
-        target = flow.left_over(previous, pace[:1])
+        shared = frame(self.layout, self.suffix, length, previous, pace)
+        places, ranks = (shared.places, self.own), (self.suffix, shared.ranks)
         first = self.open(state)
         for step, time in enumerate(flow.times(self.steps)):
             scale = self.norm.at(step)[0]
             h = self.enter(x, step, first)
             stream = self.expert(h, step, self.table, places, ranks, kv, scale)
-            euler = Euler(x, target, held, time, flow.pull(time), 1.0 / self.steps)
+            euler = Euler(x, shared.target, shared.held, time, flow.pull(time), 1.0 / self.steps)
             project_flow(
                 stream.behind(self.leading), self.leave, self.leave_bias[step], scale,
                 self.expert.eps, euler,

@@ -18,7 +18,9 @@ pytest.importorskip('triton', reason='the kernels are written in Triton')
 # The interpreter takes a minute where nothing else runs, and much longer on a busy machine.
 pytestmark = pytest.mark.timeout(1800)
 HERE = Path(__file__).parent
-CASES = ('norms', 'rotations', 'attention', 'products', 'heads', 'steps', 'stacks', 'draws')
+CASES = (
+    'norms', 'rotations', 'attention', 'products', 'heads', 'steps', 'stacks', 'frames', 'draws',
+)  # fmt: skip
 
 
 def interpreted(code: str, *args: str) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from vla_cases import FAMILIES, load
 
+from flashrt_policies.kernels.vla import frame
 from flashrt_policies.vla import flow
 
 ELAPSED, DELAY = 4, 2
@@ -65,7 +66,7 @@ def test_a_pace_holds_for_one_chunk() -> None:
 def test_the_soft_mask_is_the_papers() -> None:
     """Equation 5 of arXiv 2506.07339: ones, an exponential fall, zeros; none before a chunk."""
     horizon, elapsed, delay = 10, 3, 2
-    mask = flow.soft_mask(horizon, torch.tensor([elapsed]), torch.tensor([delay]))
+    mask = frame.soft_mask(horizon, torch.tensor([elapsed]), torch.tensor([delay]))
     end = horizon - elapsed
     fall = [(end - i) / (end - delay + 1) for i in range(horizon)]
     want = [
@@ -73,8 +74,8 @@ def test_the_soft_mask_is_the_papers() -> None:
         for i, c in enumerate(fall)
     ]
     np.testing.assert_allclose(mask.numpy(), want, atol=1e-6)
-    assert not flow.soft_mask(horizon, torch.tensor([0]), torch.tensor([delay])).any()
-    late = flow.soft_mask(horizon, torch.tensor([8]), torch.tensor([6]))
+    assert not frame.soft_mask(horizon, torch.tensor([0]), torch.tensor([delay])).any()
+    late = frame.soft_mask(horizon, torch.tensor([8]), torch.tensor([6]))
     assert late.tolist() == [1.0, 1.0] + [0.0] * 8
 
 
@@ -88,5 +89,5 @@ def test_the_pull_is_clipped() -> None:
 def test_what_is_left_is_the_previous_chunk_from_now_on() -> None:
     """Actions of ticks that have passed are gone; behind the end stand zeros."""
     previous = torch.arange(10.0).reshape(5, 2)
-    rest = flow.left_over(previous, torch.tensor([3]))
+    rest = frame.left_over(previous, torch.tensor([3]))
     assert rest.tolist() == [[6.0, 7.0], [8.0, 9.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]

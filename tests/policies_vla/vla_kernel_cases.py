@@ -164,6 +164,26 @@ def stacks(d: Draw) -> Errors:
         yield f'stack crossing={sorted(crossing)}', worst
 
 
+def frames(d: Draw) -> Errors:
+    """What steps share: with a chunk before and without, its rest shorter than the delay too."""
+    from flashrt_policies.kernels.vla import frame as plain
+    from flashrt_policies.kernels.vla import frame_triton as kernels
+
+    for layout, leading, elapsed, delay in (
+        (plain.Layout(512, 200, 0), 0, 2, 4), (plain.Layout(8, 5, 1), 1, 0, 6),
+        (plain.Layout(600, 48, 1), 0, 7, 9), (plain.Layout(3, 1, 0), 1, 40, 2),
+    ):  # fmt: skip
+        previous, suffix = torch.randn(11, 7), torch.arange(11 + leading, dtype=torch.int32) + 2
+        exact = previous.double()
+        numbers = torch.tensor([layout.prompt - 1]), torch.tensor([elapsed, delay])
+        want = plain.frame_plain(layout, suffix, numbers[0], exact, numbers[1])
+        on = [x.to(d.device) for x in (suffix, numbers[0], previous, numbers[1])]
+        found = kernels.frame(layout, *on)
+        worst = max(error(found.held, want.held), error(found.target, want.target))
+        same = all(torch.equal(a.cpu(), b) for a, b in zip(found[:2], want[:2], strict=True))
+        yield f'frame {tuple(layout)} {elapsed} {delay}', worst if same else float('inf')
+
+
 def draws(d: Draw) -> Errors:
     """Noise: the plain form's numbers, and its counter, past the 32 bits of a word."""
     from flashrt_policies.kernels import noise
@@ -188,6 +208,7 @@ CASES: dict[str, Callable[[Draw], Errors]] = {
     'heads': heads,
     'steps': steps,
     'stacks': stacks,
+    'frames': frames,
     'draws': draws,
 }
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
