@@ -38,7 +38,7 @@ def launches(
     wide, hidden, heads, kv, dim, channels = torch.float32, 1024, 8, 2, 256, 6144
     apart = torch.zeros(4, dtype=torch.int64)
     with recorded(shared) as seen:
-        for count, steady in ((256, True),):
+        for count, steady in ((256, True), (256, False)):
             sizes = room(count, 4)
             tables = views(torch.zeros(sizes.words, dtype=torch.int32), sizes, steady)
             rows = fork_stream_triton.spread(tables, 3)

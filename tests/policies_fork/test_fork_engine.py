@@ -18,6 +18,7 @@ from flashrt_policies.hybrid_lm.fork.engine import ForkEngine, family
 from flashrt_policies.hybrid_lm.fork.request import Answer, Branch, ForkError, Request
 from flashrt_policies.hybrid_lm.prefix import TextRegistry
 from flashrt_ros.capsule.registry import Registry
+from flashrt_ros.capsule.session import Session
 
 
 def test_large_rounds_are_split_and_one_too_large_runs_uncaptured() -> None:
@@ -98,8 +99,34 @@ def test_a_checkpoint_resumes_in_another_slot_and_from_host_memory() -> None:
     assert trees.worst(twins) < 2e-5
     assert trees.engine.statistics.resumed == 256
     trees.registry.demote(trees.registry.capsules[0], 'host', wait=True)
+    for slot in trees.engine.slots.all:
+        slot.recurrent.tensor.fill_(7.0)  # so that no slot holds it any more
     assert trees.worst([Request([*state, 7], branches)]) < 2e-5
     assert trees.engine.statistics.resumed == 384
+
+
+def test_a_checkpoint_that_a_slot_holds_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked again, or grown since it was left, it costs no restore; anybody's write makes it."""
+    trees = Trees(21)
+    state, restored = trees.words(300), []
+    inner = Session.restore
+
+    def counted(self: Session, capsule: Any) -> None:
+        restored.append(capsule.position)
+        inner(self, capsule)
+
+    monkeypatch.setattr(Session, 'restore', counted)
+    trees.engine.round([Request(state[:140], [Branch([1], [1])])])
+    branches = [trees.branch() for _ in range(3)]
+    for length in (150, 128, 170, 210, 300):  # the last two leave further checkpoints
+        assert trees.worst([Request(state[:length], branches)]) < 2e-5
+    assert trees.engine.statistics.resumed == 4 * 128 + 192 and not restored
+    assert trees.worst([trees.request(90, 1), Request(state, branches)]) < 2e-5
+    assert not restored
+    for slot in trees.engine.slots.all:
+        slot.window.tensor.fill_(7.0)
+    assert trees.worst([Request(state, branches)]) < 2e-5
+    assert len(restored) == 1
 
 
 def test_a_registry_of_texts_finds_checkpoints_for_other_engines() -> None:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flashrt_policies.hybrid_lm.config import LMConfig
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
     from flashrt_ros.contract.buffer import Buffer
     from flashrt_ros.contract.context import Context
 
-KERNELS = 'fork/3'  # grows when other launches of the kernels change bits
+KERNELS = 'fork/4'  # grows when other launches of the kernels change bits
 Tail = Callable[[Tables, Tensor], None]
+# Streams up to so many rows have a second graph, for rounds of few branches: in a short one the
+# programs that find no branch take longer than the others.
+SLIM_ROWS, SLIM_BRANCHES = 1536, 8
 
 
 def family(largest: int) -> tuple[int, ...]:
@@ -116,7 +121,10 @@ class ForkEngine:
         self.streams = tuple(family(8192) if streams is None else streams)
         if not self.streams or list(self.streams) != sorted({*self.streams}):
             raise ForkError(f'streams {self.streams}; want ascending numbers of rows')
-        self._rooms = [room(rows, slots) for rows in self.streams]
+        slim = [room(x, slots, branches=SLIM_BRANCHES) for x in self.streams if x <= SLIM_ROWS]
+        wide = [room(rows, slots) for rows in self.streams]
+        self._rooms = sorted([*slim, *wide], key=lambda x: (x.rows, x.branches))
+        self._keys = {x: ShapeKey(rows=x.rows, branches=x.branches) for x in self._rooms}
         deployment: dict[str, object] = {
             'weights': weights.digest,
             'architecture': config.describe(),
@@ -136,6 +144,7 @@ class ForkEngine:
         self._align = layers.STEADY_ROWS if deterministic and not self._cuda else 1
         self._staged = torch.zeros(most.words, dtype=torch.int32, pin_memory=self._cuda)
         self._read = torch.zeros(most.options, dtype=torch.float32, pin_memory=self._cuda)
+        self._words, self._arrived = self._staged.numpy(), self._read.numpy()
         self._done = ctx.event(f'{name}/answered')
         self._slot_buffers = tuple(b for slot in self.slots.all for b in slot.buffers)
         if self._cuda:
@@ -143,12 +152,12 @@ class ForkEngine:
                 f'{name}/pass',
                 reads=(self.tables,),
                 writes=(*self._slot_buffers, self.logits, *tail_writes),
-                bound=len(self.streams),
+                bound=len(self._rooms),
                 pool=name,
             )
             for sizes in reversed(self._rooms):
                 tables = views(self.tables.tensor, sizes, deterministic)
-                self._graph.capture(ShapeKey(rows=sizes.rows), partial(self._body, tables))
+                self._graph.capture(self._keys[sizes], partial(self._body, tables))
 
     @classmethod
     def of(cls, lm: HybridLM, registry: Registry | None = None, **options: object) -> ForkEngine:
@@ -203,24 +212,27 @@ class ForkEngine:
         return placed, total
 
     def _pass(self, placed: list[plan.Placed], used: Sizes) -> list[list[Answer]]:
-        fitting = next((sizes for sizes in self._rooms if used.fits(sizes)), None)
+        fitting = next((x for x in self._rooms if used.rows <= x.rows and used.fits(x)), None)
         # On the CPU the work is cut to what is used; a graph's is cut by the kernels.
         sizes = fitting if self._cuda and fitting is not None else self._exact(used)
-        logits, bounds = self._launch(placed, sizes, fitting is not None)
+        read, bounds = self._launch(placed, sizes, fitting is not None)
         self._done.record(self.ctx.current_stream())
+        # The device is at work from here on; the books are kept and answers made meanwhile.
         self._checkpoint(placed)
         done = self.statistics
         done.passes += 1
         done.uncaptured += fitting is None
         done.branches += used.branches
         done.rows += used.rows
-        done.resumed += sum(x.resumed for x in placed)
+        done.resumed += sum([x.resumed for x in placed])
         done.dropped = self.slots.dropped
+        found = np.empty(bounds[-1], np.float32)
+        parts = iter([Answer(found[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)])
+        answers = [[next(parts) for _ in x.asked.lengths] for x in placed]
         while not self._done.reached():  # the checkpoints' copies are not waited for
             pass
-        found = logits.numpy()[: bounds[-1]].copy()
-        parts = iter([Answer(found[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)])
-        return [[next(parts) for _ in x.asked.branches] for x in placed]
+        found[:] = read[: bounds[-1]]
+        return answers
 
     def _exact(self, used: Sizes) -> Sizes:
         """Return the room of a stream for this round alone."""
@@ -234,30 +246,33 @@ class ForkEngine:
 
     def _launch(
         self, placed: list[plan.Placed], sizes: Sizes, fits: bool
-    ) -> tuple[Tensor, list[int]]:
+    ) -> tuple[NDArray[np.float32], list[int]]:
         """Start a pass and the way of its logits to the host; returns where they arrive."""
         small = sizes.words <= self._staged.numel() and sizes.options <= self._read.numel()
-        pinned = self._cuda
-        staged = self._staged if small else torch.zeros(sizes.words, dtype=torch.int32)
-        read = self._read if small else torch.zeros(sizes.options, pin_memory=pinned)
-        bounds = plan.lay_out(placed, sizes, staged.numpy()[: sizes.words], self._align)
+        staged, read = self._staged, self._read
+        if not small:
+            staged = torch.zeros(sizes.words, dtype=torch.int32)
+            read = torch.zeros(sizes.options, pin_memory=self._cuda)
+        words = self._words if small else staged.numpy()
+        bounds = plan.lay_out(placed, sizes, words[: sizes.words], self._align)
         marks = {x.slot: max(x.mark, 0) for x in placed}
         count = bounds[-1]
-        with self.slots.written(marks), torch.no_grad():
-            if small:
-                flat, logits = self.tables.tensor, self.logits.tensor
-                flat[: sizes.words].copy_(staged[: sizes.words], non_blocking=True)
-            else:
-                flat = staged.to(self.ctx.device)
-                logits = torch.empty(sizes.options, device=self.ctx.device)
+        if small:
+            flat, logits = self.tables.tensor, self.logits.tensor
+            flat[: sizes.words].copy_(staged[: sizes.words], non_blocking=True)
+        else:
+            flat = staged.to(self.ctx.device)
+            logits = torch.empty(sizes.options, device=self.ctx.device)
+        with self.slots.written(marks):
             if fits and self._cuda:
-                self._graph.replay(ShapeKey(rows=sizes.rows))
+                self._graph.replay(self._keys[sizes])
             else:
-                self._compute(views(flat, sizes, self.deterministic), logits[: sizes.options])
+                with torch.no_grad():
+                    self._compute(views(flat, sizes, self.deterministic), logits[: sizes.options])
                 for buffer in self._slot_buffers:
                     buffer.touch()
         read[:count].copy_(logits[:count], non_blocking=True)
-        return read, bounds
+        return self._arrived if small else read.numpy(), bounds
 
     def _checkpoint(self, placed: list[plan.Placed]) -> None:
         for x in placed:
@@ -265,15 +280,16 @@ class ForkEngine:
                 self.statistics.checkpoints += 1
 
 
-def room(rows: int, slots: int, used: Sizes | None = None) -> Sizes:
+def room(rows: int, slots: int, used: Sizes | None = None, branches: int | None = None) -> Sizes:
     """Return the room of a stream of `rows` rows.
 
     Args:
         rows: M.
         slots: requests in one pass.
         used: what it must hold at least; None for nothing in particular.
+        branches: that it has room for; None for many.
     """
-    branches = max(64, rows // 32, used.branches if used else 0)
+    branches = max(branches or max(64, rows // 32), used.branches if used else 0)
     options = max(32 * branches, used.options if used else 0)
     chunks = max(rows // CHUNK + slots + branches, used.chunks if used else 0)
     return Sizes(rows, slots, branches, chunks, options)

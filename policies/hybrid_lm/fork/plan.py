@@ -12,12 +12,7 @@ from flashrt_policies.hybrid_lm.fork.request import Checked
 from flashrt_policies.kernels.fork.stream import (
     COUNT,
     FIRST,
-    MARK,
-    PARENT,
-    POSITION,
-    SLOT,
     START,
-    TRUNK,
     Sizes,
     arrays,
     chunk_count,
@@ -49,13 +44,16 @@ class Placed:
 def sizes_of(asked: Checked, resumed: int, align: int = 1) -> Sizes:
     """Return what one request takes of a stream whose segments start at multiples of `align`."""
     trunk = len(asked.state) - resumed
-    lengths = [len(branch) for branch in asked.branches]
+    lengths = asked.lengths
+    rows = trunk + len(asked.questions)
+    if align > 1:
+        rows += sum(-count % align for count in (trunk, *lengths))
     return Sizes(
-        rows=sum(count + -count % align for count in (trunk, *lengths)),
+        rows=rows,
         requests=1,
         branches=len(lengths),
-        chunks=chunk_count(trunk) + sum(map(chunk_count, lengths)),
-        options=sum(map(len, asked.options)),
+        chunks=chunk_count(trunk) + sum([chunk_count(count) for count in lengths]),
+        options=len(asked.options),
     )
 
 
@@ -75,54 +73,54 @@ def lay_out(
     Args:
         placed: the requests.
         sizes: of the stream it runs in; it fits.
-        flat: int32 [sizes.words], overwritten.
+        flat: int32 [sizes.words], overwritten; options and tokens that are not used keep what
+            stood there, as nobody looks at them.
         align: segments start at multiples of it.
 
     Returns:
         The first option of each branch, and behind the last one their number.
     """
     table = arrays(flat, sizes)
-    for name in ('counts', 'segments', 'reads', 'bounds'):
-        table[name].fill(0)
-    trunks = [len(x.asked.state) - x.resumed for x in placed]
-    owner = np.repeat(np.arange(len(placed)), [len(x.asked.branches) for x in placed])
-    branches = [branch for x in placed for branch in x.asked.branches]
-    count = np.array(trunks + [len(branch) for branch in branches])
-    start = np.concatenate(([0], (count + -count % align).cumsum()))
-    chunks = -(-count // CHUNK)
-    first = np.concatenate(([0], chunks.cumsum()))
-    length = np.array([len(x.asked.state) for x in placed])
-    slot = np.array([x.slot for x in placed])
-    r, n = len(placed), len(branches)
-    resumed = np.array([x.resumed for x in placed])
-
-    # Trunks stand at 0 .. R - 1 of the segments, branches from the room for trunks on.
-    place = np.concatenate((np.arange(r), sizes.requests + np.arange(n)))
-    segments = table['segments']
-    segments[place, START], segments[place, COUNT] = start[:-1], count
-    segments[place, SLOT] = np.concatenate((slot, slot[owner]))
-    segments[place, POSITION] = np.concatenate((resumed, length[owner]))
-    segments[place, TRUNK] = np.concatenate((resumed, length[owner]))
-    segments[:r, MARK] = [x.mark for x in placed]
-    segments[place, FIRST] = first[:-1]
-    segments[place, PARENT] = np.concatenate((np.arange(r), owner))
-    total = int(first[-1])
-    table['chunks'][:total, 0] = np.repeat(place, chunks)
-    table['chunks'][:total, 1] = np.arange(total) - np.repeat(first[:-1], chunks)
-    table['reads'][:n] = start[r:-1] + count[r:] - 1
-    options = [tokens for x in placed for tokens in x.asked.options]
-    bounds = [0, *np.cumsum([len(tokens) for tokens in options]).tolist()]
-    table['bounds'][: n + 1] = bounds
-    table['options'][: bounds[-1], 0] = np.repeat(np.arange(n), np.diff(bounds))
-    table['options'][: bounds[-1], 1] = np.concatenate(options)
-    table['options'][bounds[-1] :] = 0
-    texts = [x.asked.state[x.resumed :] for x in placed] + branches
-    if align == 1:
-        table['tokens'][: start[-1]] = np.concatenate(texts)
-        table['tokens'][start[-1] :] = 0
-    else:
-        table['tokens'].fill(0)
-        for first, text in zip(start, texts, strict=False):
-            table['tokens'][first : first + len(text)] = text
-    table['counts'][:5] = start[-1], r, n, total, bounds[-1]
-    return bounds
+    segments, chunks, options = table['segments'], table['chunks'], table['options']
+    tokens, reads, bounds = table['tokens'], table['reads'], table['bounds']
+    flat[: sizes.cleared].fill(0)
+    if align > 1:
+        tokens.fill(0)  # there are holes, which are computed too
+    row = piece = branch = option = 0
+    for index, x in enumerate(placed):
+        count = len(x.asked.state) - x.resumed
+        end = piece + chunk_count(count)
+        segments[index] = row, count, x.slot, x.resumed, x.resumed, x.mark, piece, index
+        tokens[row : row + count] = x.asked.state[x.resumed :]
+        chunks[piece:end, 0] = index
+        chunks[piece:end, 1] = np.arange(end - piece)
+        row, piece = row + count + -count % align, end
+    for index, x in enumerate(placed):
+        asked, here = x.asked, len(x.asked.state)
+        counts, choices = np.array(asked.lengths), np.array(asked.choices)
+        first, end = sizes.requests + branch, branch + len(counts)
+        room = counts + -counts % align if align > 1 else counts
+        starts = row + room.cumsum() - room
+        own = segments[first : first + len(counts)]
+        own[:] = 0, 0, x.slot, here, here, 0, 0, index
+        own[:, START], own[:, COUNT] = starts, counts
+        reads[branch:end] = starts + counts - 1
+        pieces = -(-counts // CHUNK)
+        own[:, FIRST] = firsts = piece + pieces.cumsum() - pieces
+        total = int(firsts[-1] + pieces[-1])
+        chunks[piece:total, 0] = np.arange(first, first + len(counts)).repeat(pieces)
+        chunks[piece:total, 1] = np.arange(piece, total) - firsts.repeat(pieces)
+        last = option + len(asked.options)
+        bounds[branch + 1 : end + 1] = option + choices.cumsum()
+        options[option:last, 0] = np.arange(branch, end).repeat(choices)
+        options[option:last, 1] = asked.options
+        if align == 1:
+            tokens[row : row + len(asked.questions)] = asked.questions
+        else:
+            parts = np.split(asked.questions, counts.cumsum()[:-1])
+            for start, part in zip(starts, parts, strict=True):
+                tokens[start : start + len(part)] = part
+        row, piece, branch, option = int(starts[-1] + room[-1]), total, end, last
+    table['counts'][:5] = row, len(placed), branch, piece, option
+    found: list[int] = bounds[: branch + 1].tolist()
+    return found

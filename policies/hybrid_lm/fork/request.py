@@ -76,15 +76,34 @@ class Checked:
 
     Attributes:
         state: int32 [L].
-        branches: int32 [n] each.
-        options: int32 [o] each.
+        questions: int32, the tokens of all branches, one branch after the other.
+        options: int32, those of all options, likewise.
+        lengths: tokens of each branch.
+        choices: options of each branch.
         keep: as in the request.
     """
 
     state: NDArray[np.int32]
-    branches: list[NDArray[np.int32]]
-    options: list[NDArray[np.int32]]
+    questions: NDArray[np.int32]
+    options: NDArray[np.int32]
+    lengths: list[int]
+    choices: list[int]
     keep: bool
+
+    @classmethod
+    def of(
+        cls,
+        state: NDArray[np.int32],
+        branches: Sequence[NDArray[np.int32]],
+        options: Sequence[NDArray[np.int32]],
+        keep: bool,
+    ) -> Checked:
+        """Put the branches' tokens and options together."""
+        every = np.concatenate([state, *branches, *options])
+        lengths, choices = [len(x) for x in branches], [len(x) for x in options]
+        cut = len(state) + sum(lengths)
+        parts = (every[: len(state)], every[len(state) : cut], every[cut:])
+        return cls(*parts, lengths, choices, keep)
 
 
 def check(request: Request, vocab: int, longest: int) -> Checked:
@@ -105,11 +124,13 @@ def check(request: Request, vocab: int, longest: int) -> Checked:
         raise ForkError(f'the state has {len(state)} tokens; want 1 to {longest}')
     branches = [_tokens(branch.tokens, 'a branch') for branch in request.branches]
     options = [_tokens(branch.options, 'the options') for branch in request.branches]
-    every = np.concatenate([state, *branches, *options])
+    found = Checked.of(state, branches, options, request.keep)
+    every = found.state.base
+    assert every is not None
     low, high = int(every.min()), int(every.max())
     if low < 0 or high >= vocab:
         raise ForkError(f'token {low if low < 0 else high}; want 0 to {vocab - 1}')
-    return Checked(state, branches, options, request.keep)
+    return found
 
 
 def _tokens(tokens: Tokens, what: str) -> NDArray[np.int32]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from flashrt_policies.hybrid_lm.config import LMConfig
 from flashrt_policies.hybrid_lm.prefix import TextRegistry
+from flashrt_policies.kernels.gated_delta import CHUNK
 from flashrt_ros.capsule.closure import Closure
 from flashrt_ros.capsule.cursor import Cursor
 from flashrt_ros.capsule.errors import BudgetError
@@ -43,7 +44,8 @@ class Slot:
         window: [L, W - 1, C], last inputs of their convolutions, or None.
         history: int32 [1, T], tokens of the trunk.
         cursor: how many positions are part of the state.
-        holds: the place in history that the buffers continue, None for none.
+        holds: the place in history that the buffers hold, None for none.
+        seen: the buffers' `changes` when that was known to be so.
     """
 
     def __init__(
@@ -69,11 +71,22 @@ class Slot:
             if grown is not None:
                 self.closure.append(grown, dim=1, length=self.cursor)
         self.holds: Lineage | None = None
+        self.seen = -1
+        self._buffers = self.closure.buffers
+
+    def changes(self) -> int:
+        """A number that is the same exactly when no buffer was written."""
+        return sum([buffer.version for buffer in self._buffers])
+
+    @property
+    def intact(self) -> bool:
+        """Whether nobody wrote what `holds` speaks of since that was known."""
+        return self.holds is not None and self.seen == self.changes()
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All buffers."""
-        return self.closure.buffers
+        return self._buffers
 
 
 class Slots:
@@ -105,7 +118,9 @@ class Slots:
         self.all = [Slot(ctx, config, capacity, dtype, f'{name}/{i}/') for i in range(count)]
         self.registry = registry
         self._order = list(range(count))  # least recently used first
-        self._index: dict[int, dict[bytes, Capsule]] = {}  # length -> tokens -> checkpoint
+        # Length and last tokens -> checkpoints with all of theirs.
+        self._index: dict[int, dict[bytes, list[tuple[NDArray[np.int32], Capsule]]]] = {}
+        self._count = 0  # of checkpoints that can be found
         self._sessions: list[Session] = []
         if registry is not None:
             self._made = Fingerprint.of(self.all[0].closure, ctx.device, **deployment)
@@ -124,21 +139,31 @@ class Slots:
                 return len(entry.tokens), entry.capsule
         return length, capsule
 
-    @property
-    def _count(self) -> int:
-        return sum(map(len, self._index.values()))
-
     def _match(self, state: NDArray[np.int32]) -> tuple[int, Capsule | None]:
         for length in sorted((x for x in self._index if x <= len(state)), reverse=True):
-            capsule = self._index[length].get(state[:length].tobytes())
-            if capsule is not None:
-                if capsule.tier is not None:
-                    return length, capsule
-                del self._index[length][state[:length].tobytes()]
+            for tokens, capsule in self._index[length].get(_last(state[:length]), ()):
+                if np.array_equal(tokens, state[:length]):
+                    if capsule.tier is not None:
+                        return length, capsule
+                    self._forget(capsule)
+                    break
         return 0, None
+
+    def _forget(self, capsule: Capsule) -> None:
+        """It can no longer be found."""
+        for length, found in tuple(self._index.items()):
+            for last, entries in tuple(found.items()):
+                found[last] = [x for x in entries if x[1] is not capsule]
+                self._count -= len(entries) - len(found[last])
+                if not found[last]:
+                    del found[last]
+            if not found:
+                del self._index[length]
 
     def take(self, capsule: Capsule | None, busy: Sequence[int]) -> int:
         """Make a free slot hold a checkpoint, or nothing; return its index.
+
+        Nothing is copied where a slot holds the checkpoint still.
 
         Args:
             capsule: what it shall hold.
@@ -150,8 +175,13 @@ class Slots:
         slot = self.all[index]
         if capsule is None:
             slot.cursor.truncate(0)
+        elif lineage is slot.holds and slot.intact and slot.cursor.length == capsule.position:
+            assert self.registry is not None
+            with self.registry.lock:
+                self.registry.used(capsule)
         else:
             self._sessions[index].restore(capsule)
+            slot.seen = slot.changes()
         slot.holds = lineage
         self._order.remove(index)
         self._order.append(index)
@@ -160,21 +190,32 @@ class Slots:
     @contextmanager
     def written(self, marks: dict[int, int]) -> Iterator[None]:
         """Around a pass that leaves `marks`: slot -> positions that become part of its state."""
+        holding = [slot for slot in self.all if slot.intact]
         with ExitStack() as stack:
             for index, slot in enumerate(self.all):
                 stack.enter_context(slot.cursor.appending(marks.get(index, 0)))
             yield
+        # Below its length a slot is written by a pass that leaves a mark alone.
+        for index, mark in marks.items():
+            if mark:
+                self.all[index].holds = None
+        for slot in holding:
+            slot.seen = slot.changes()
 
     def keep(self, index: int, state: NDArray[np.int32]) -> Capsule | None:
         """Freeze what the slot holds and make it findable; None where there is no room."""
         if self.registry is None:
             return None
         length = self.all[index].cursor.length
-        tokens = state[:length].tobytes()
         capsule = self._frozen(index, length)
         if capsule is not None:
             self.all[index].holds = capsule.lineage
-            self._index.setdefault(length, {})[tokens] = capsule
+            self.all[index].seen = self.all[index].changes()
+            tokens = state[:length].copy()
+            self._index.setdefault(length, {}).setdefault(_last(tokens), []).append(
+                (tokens, capsule)
+            )
+            self._count += 1
             if isinstance(self.registry, TextRegistry):
                 self.registry.texts.add(capsule, state[:length].tolist())
         return capsule
@@ -192,13 +233,12 @@ class Slots:
     def _drop_oldest(self) -> bool:
         """Evict the checkpoint that was used least recently; False where there is none."""
         assert self.registry is not None
-        mine = {id(c): c for found in self._index.values() for c in found.values()}
+        found = [entries for last in self._index.values() for entries in last.values()]
+        mine = {id(capsule) for entries in found for _, capsule in entries}
         for capsule in self.registry.capsules:
             if id(capsule) in mine and not capsule.pinned:
                 self.registry.evict(capsule)
-                for found in self._index.values():
-                    for tokens in [key for key, value in found.items() if value is capsule]:
-                        del found[tokens]
+                self._forget(capsule)
                 self.dropped += 1
                 return True
         return False
@@ -212,3 +252,8 @@ class Slots:
             keys.append(slot.kv.tensor[low : low + kv_heads])
             values.append(slot.kv.tensor[low + kv_heads : low + 2 * kv_heads])
         return keys, values
+
+
+def _last(tokens: NDArray[np.int32]) -> bytes:
+    """Return what checkpoints of one length are told apart by at first."""
+    return tokens[-CHUNK:].tobytes()

@@ -3,9 +3,9 @@
 A tile is some rows of one segment times the query heads that share a key head, so keys are read
 once for all of them. Its keys are those of its trunk, in the slot, and then those of its own
 branch up to each row; both are cut into blocks from their own beginning, and the trunk's are cut
-every `split` slots, whose softmax is computed apart and merged in order. So the sums of a row
-depend on its own text alone. The grid is bounded by the stream's capacity; what the list does not
-reach returns at once.
+every `split` slots, whose softmax is computed apart and then merged. So the sums of a row depend
+on its own text alone. The grid is bounded by the stream's capacity: what the list does not reach
+returns at once, or in short streams, fewer programs go round the list.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -20,7 +20,11 @@ from torch import Tensor
 from flashrt_policies.kernels.attention_triton import LOG2_E, attend_block, tile_sizes
 from flashrt_policies.kernels.fork.attention import KeySlots, Lists
 from flashrt_policies.kernels.fork.stream import COLUMNS, Tables
-from flashrt_policies.kernels.launch import begin, early, side
+from flashrt_policies.kernels.launch import begin, early, processors, side
+
+SHORT = 1536  # rows of a stream up to which programs go round the list
+MERGED = 8  # splits whose parts are loaded together
+MERGED_HEADS = 2  # of one program: most queries of long streams have nothing to merge
 
 
 @triton.jit
@@ -82,29 +86,30 @@ def plan_kernel(
 
 
 @triton.jit
-def attend_kernel(
-    q_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, items_ptr, segments_ptr,
+def attend_item(
+    item, kv, q_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, items_ptr, segments_ptr,
     keys_ptr, values_ptr, apart_ptr, values_apart_ptr, fresh_ptr,
     requests, rows, queries, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
     GATE: tl.constexpr, READ: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
     G: tl.constexpr, GROUP: tl.constexpr, T: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
-    STAGES: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """T rows of a segment, times the heads of one key head, against one split of their keys."""
-    begin(PDL)
-    item, kv = tl.program_id(0), tl.program_id(1)
-    if item >= tl.load(items_ptr):
-        return
     entry = items_ptr + (1 + item) * 4
     segment, first = tl.load(entry), tl.load(entry + 1)
     split, splits = tl.load(entry + 2), tl.load(entry + 3)
+    i, at = tl.arange(0, GROUP * T), tl.arange(0, D)
     spot = segments_ptr + segment * COLUMNS
     start, count, slot = tl.load(spot), tl.load(spot + 1), tl.load(spot + 2)
     trunk = tl.load(spot + 4)  # slots that all rows see; a trunk's rows see their own as well
     branch = segment >= requests
-    i, at = tl.arange(0, GROUP * T), tl.arange(0, D)
     row, group = first + i // GROUP, i % GROUP
-    valid = (row < count) & (group < G)
+    # Keys in the slot: [low, high), all of them seen below `sure`.
+    low = split * SPLIT
+    own = tl.where(branch, trunk - 1, trunk + row)  # the last slot that a row sees
+    most = tl.where(branch, trunk, tl.minimum(trunk + first + T, trunk + count))
+    high = tl.minimum(most, low + SPLIT)
+    valid = (row < count) & (group < G) & (branch | (low < most))
     if READ:
         query = segment - requests + row * 0
         valid = valid & (row == first)
@@ -118,13 +123,6 @@ def attend_kernel(
     total = tl.zeros((GROUP * T,), tl.float32)
     acc = tl.zeros((GROUP * T, D), tl.float32)
 
-    # Keys in the slot: [low, high), all of them seen below `sure`.
-    low = split * SPLIT
-    own = tl.where(branch, trunk - 1, trunk + row)  # the last slot that a row sees
-    most = tl.where(branch, trunk, tl.minimum(trunk + first + T, trunk + count))
-    high = tl.minimum(most, low + SPLIT)
-    if (segment < requests) & (low >= most):
-        return
     sure = tl.where(branch, trunk, trunk + first + 1)
     sure = low + tl.maximum(tl.minimum(sure, high) - low, 0) // N * N
     lane = kv.to(tl.int64) * capacity * dim
@@ -144,8 +142,9 @@ def attend_kernel(
         last = tl.minimum(first + T, count)
         for at_key in tl.range(0, last, N, num_stages=STAGES):
             m, total, acc = attend_block(
-                q, m, total, acc, own_keys, own_values, at_key, row, last, dim, scale, True, N, D
-            )
+                q, m, total, acc, own_keys, own_values, at_key, row, last, dim, scale, True,
+                N, D,
+            )  # fmt: skip
     if splits == 1:
         y = acc / total[:, None]
         if GATE:
@@ -161,47 +160,88 @@ def attend_kernel(
 
 
 @triton.jit
+def attend_kernel(
+    q_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, items_ptr, segments_ptr,
+    keys_ptr, values_ptr, apart_ptr, values_apart_ptr, fresh_ptr,
+    requests, rows, queries, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
+    AROUND: tl.constexpr,
+    GATE: tl.constexpr, READ: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
+    G: tl.constexpr, GROUP: tl.constexpr, T: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One item of the list; with AROUND every so-manieth, for fewer programs than items."""
+    begin(PDL)
+    kv, items = tl.program_id(1), tl.load(items_ptr)
+    if AROUND:
+        for item in tl.range(tl.program_id(0), items, tl.num_programs(0), num_stages=1):
+            attend_item(
+                item, kv, q_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, items_ptr, segments_ptr,
+                keys_ptr, values_ptr, apart_ptr, values_apart_ptr, fresh_ptr, requests, rows,
+                queries, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
+                GATE, READ, COLUMNS, SPLIT, G, GROUP, T, N, D, STAGES,
+            )  # fmt: skip
+    elif tl.program_id(0) < items:
+        attend_item(
+            tl.program_id(0), kv, q_ptr, gate_ptr, out_ptr, part_ptr, mass_ptr, items_ptr,
+            segments_ptr, keys_ptr, values_ptr, apart_ptr, values_apart_ptr, fresh_ptr, requests,
+            rows, queries, gate_row, gate_head, heads, kv_heads, capacity, dim, scale,
+            GATE, READ, COLUMNS, SPLIT, G, GROUP, T, N, D, STAGES,
+        )  # fmt: skip
+
+
+@triton.jit
 def merge_kernel(
     part_ptr, mass_ptr, gate_ptr, out_ptr, rows_ptr, segments_ptr, requests,
     queries, gate_row, gate_head, heads, dim,
-    GATE: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, D: tl.constexpr,
-    PDL: tl.constexpr,
+    GATE: tl.constexpr, COLUMNS: tl.constexpr, SPLIT: tl.constexpr, PER: tl.constexpr,
+    S: tl.constexpr, E: tl.constexpr, D: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of one head of one query, in order; those of one split are done."""
+    """Merge the splits of PER heads of one query, E at a time; those of one split are done.
+
+    There are S splits at most. What a query has not adds nothing, so its bits do not depend on S.
+    """
     begin(PDL)
-    query, head = tl.program_id(0), tl.program_id(1)
+    query = tl.program_id(0)
     segment = tl.load(rows_ptr + 3 * queries + query)
-    if segment < 0:
-        return
-    spot = segments_ptr + segment * COLUMNS
-    splits = (tl.load(spot + 4) + SPLIT - 1) // SPLIT
+    trunk = tl.load(segments_ptr + tl.maximum(segment, 0) * COLUMNS + 4)
+    splits = (trunk + SPLIT - 1) // SPLIT
     if segment < requests:
         splits = tl.load(rows_ptr + 2 * queries + query) // SPLIT + 1
-    if splits <= 1:
+    if (segment < 0) | (splits <= 1):
         return
-    at = tl.arange(0, D)
+    at, every, some = tl.arange(0, D), tl.arange(0, S), tl.arange(0, E)
     mask = at < dim
-    place = query.to(tl.int64) * heads + head
-    m = tl.load(mass_ptr + place * 2)
-    total = tl.load(mass_ptr + place * 2 + 1)
-    acc = tl.load(part_ptr + place * dim + at, mask=mask, other=0.0)
-    for split in range(1, splits):
-        place = (split * queries + query).to(tl.int64) * heads + head
-        peak = tl.load(mass_ptr + place * 2)
-        top = tl.maximum(m, peak)
-        fade, weight = tl.exp2(m - top), tl.exp2(peak - top)
-        total = total * fade + tl.load(mass_ptr + place * 2 + 1) * weight
-        part = tl.load(part_ptr + place * dim + at, mask=mask, other=0.0)
-        acc = acc * fade + part * weight
-        m = top
-    y = acc / total
-    if GATE:
-        g = tl.load(
-            gate_ptr + query.to(tl.int64) * gate_row + head * gate_head + at, mask=mask, other=0.0
-        )
-        y = y * tl.sigmoid(g.to(tl.float32))
-    spot = out_ptr + (query.to(tl.int64) * heads + head) * dim + at
-    tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask)
+    for ahead in range(PER):
+        head = tl.program_id(1) * PER + ahead
+        real = head < heads
+        all_of_them = (every * queries + query).to(tl.int64) * heads + head
+        known = (every < splits) & real
+        m = tl.load(mass_ptr + all_of_them * 2, mask=known, other=-float('inf'))
+        top = tl.max(m, 0)
+        acc = tl.zeros((D,), tl.float32)
+        total = 0.0
+        for first in range(0, splits, E):
+            split = first + some
+            there = (split < splits) & real
+            place = (split * queries + query).to(tl.int64) * heads + head
+            peak = tl.load(mass_ptr + place * 2, mask=there, other=-float('inf'))
+            mass = tl.load(mass_ptr + place * 2 + 1, mask=there, other=0.0)
+            part = tl.load(
+                part_ptr + place[:, None] * dim + at[None, :],
+                mask=there[:, None] & mask[None, :], other=0.0,
+            )  # fmt: skip
+            weight = tl.where(there, tl.exp2(peak - top), 0.0)
+            total += tl.sum(mass * weight, 0)
+            acc += tl.sum(part * weight[:, None], 0)
+        y = acc / total
+        if GATE:
+            g = tl.load(
+                gate_ptr + query.to(tl.int64) * gate_row + head * gate_head + at,
+                mask=mask & real, other=0.0,
+            )  # fmt: skip
+            y = y * tl.sigmoid(g.to(tl.float32))
+        spot = out_ptr + (query.to(tl.int64) * heads + head) * dim + at
+        tl.store(spot, y.to(out_ptr.dtype.element_ty), mask=mask & real)
 
 
 def tile_rows(heads: int, kv_heads: int, size: int) -> tuple[int, int, int]:
@@ -224,7 +264,7 @@ def split_size(rows: int, steady: bool) -> int:
     that. Where bits must not depend on the stream, all are split alike.
     """
     if steady:
-        return 2048
+        return 1024
     return 512 if rows <= 512 else 1024 if rows <= 2560 else 1 << 24
 
 
@@ -272,20 +312,27 @@ def attend(
     gates = (0, 0) if gate is None else (gate.stride(0), gate.stride(1))
     out = torch.empty_like(q)
     requests = tables.sizes.requests
-    attend_kernel[(items.shape[0] - 1, kv)](
+    count = items.shape[0] - 1
+    # A list has room for all splits of all tiles, of which a round has few. Where rows are few the
+    # programs without an item would take longer than those with one; a loop takes registers.
+    around = splits > 1 and tables.sizes.rows <= SHORT and not tables.steady
+    if around:
+        count = min(count, triton.cdiv(2 * processors(q.device), kv))
+    attend_kernel[(count, kv)](
         q, q if gate is None else gate, out, part, mass, items, tables.segments,
         slots.keys[0], slots.values[0], slots.apart, slots.values_apart, slots.fresh,
         requests, tables.sizes.rows, queries, *gates, heads, kv, capacity, dim,
         dim**-0.5 * LOG2_E,
-        GATE=gate is not None, READ=read, COLUMNS=COLUMNS, SPLIT=split,
+        AROUND=around, GATE=gate is not None, READ=read, COLUMNS=COLUMNS, SPLIT=split,
         G=group, GROUP=padded, T=tile, N=size, D=width, STAGES=deep,
         num_warps=8 if q.element_size() == 2 else 4, **early(q),
     )  # fmt: skip
     if splits > 1:
-        merge_kernel[(queries, heads)](
+        merge_kernel[(queries, triton.cdiv(heads, MERGED_HEADS))](
             part, mass, q if gate is None else gate, out, rows, tables.segments, requests,
             queries, *gates, heads, dim,
-            GATE=gate is not None, COLUMNS=COLUMNS, SPLIT=split,
-            D=triton.next_power_of_2(dim), num_warps=2, **early(q),
+            GATE=gate is not None, COLUMNS=COLUMNS, SPLIT=split, PER=MERGED_HEADS,
+            S=triton.next_power_of_2(splits), E=MERGED, D=triton.next_power_of_2(dim),
+            num_warps=4, **early(q),
         )  # fmt: skip
     return out

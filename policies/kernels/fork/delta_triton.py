@@ -206,8 +206,9 @@ def mix(
         for cut in cuts:
             prepared(*cut)
             aside.run(trunks, *cut)
-    branch_kernel[(sizes.branches, heads, parts)](
-        turn, keys, new, last, before, ends, tables.segments, sizes.requests, heads,
+    walking = max(1, min(sizes.branches, count // (CHUNK + 1)))  # those with more than one chunk
+    branch_kernel[(walking, heads, parts)](
+        turn, keys, new, last, before, ends, tables.segments, tables.counts, sizes.requests, heads,
         COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, N=columns, STAGES=min(deep, 2),
         num_warps=WALK_WARPS, **how,
     )  # fmt: skip

@@ -8,6 +8,7 @@ graph serves every round that fits. The torch bodies are the CPU path and the re
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -69,10 +70,15 @@ class Sizes:
             ('tokens', (self.rows,)),
         ]
 
-    @property
+    @cached_property
     def words(self) -> int:
         """int32 words of all tables."""
         return sum(prod(shape) for _, shape in self.fields())
+
+    @cached_property
+    def cleared(self) -> int:
+        """Words of the first tables, in which what is not used must be zero."""
+        return 8 + (self.requests + self.branches) * COLUMNS + 2 * self.branches + 1
 
 
 @dataclass(frozen=True)

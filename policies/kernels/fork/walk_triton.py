@@ -64,24 +64,29 @@ def trunk_kernel(
 
 @triton.jit
 def branch_kernel(
-    turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, requests, heads,
+    turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, ends_ptr, segments_ptr, counts_ptr,
+    requests, heads,
     COLUMNS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr, N: tl.constexpr,
     STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One branch's head and N columns of its state, from its trunk's end to its last chunk."""
+    """A branch's head and N columns of its state, from its trunk's end to its last chunk.
+
+    A program takes every so-manieth branch.
+    """
     begin(PDL)
-    branch, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    spot = segments_ptr + (requests + branch) * COLUMNS
-    count, first, trunk = tl.load(spot + 1), tl.load(spot + 6), tl.load(spot + 7)
-    chunks = tl.cdiv(count, C)
-    if chunks < 2:
-        return
+    head, part = tl.program_id(1), tl.program_id(2)
     at_k, at_v = tl.arange(0, K), part * N + tl.arange(0, N)
     tile = at_v[:, None] * K + at_k[None, :]
-    state = tl.load(ends_ptr + (trunk * heads + head).to(tl.int64) * V * K + tile)
-    state = walk(
-        state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, first, 0, chunks - 1, heads,
-        head, at_v, C, K, V, STAGES,
-    )  # fmt: skip
-    slot = ((first + chunks - 1) * heads + head).to(tl.int64)
-    tl.store(before_ptr + slot * V * K + tile, state.to(before_ptr.dtype.element_ty))
+    branches = tl.load(counts_ptr + 2)
+    for branch in tl.range(tl.program_id(0), branches, tl.num_programs(0), num_stages=1):
+        spot = segments_ptr + (requests + branch) * COLUMNS
+        count, first, trunk = tl.load(spot + 1), tl.load(spot + 6), tl.load(spot + 7)
+        chunks = tl.cdiv(count, C)
+        if chunks > 1:
+            state = tl.load(ends_ptr + (trunk * heads + head).to(tl.int64) * V * K + tile)
+            state = walk(
+                state, turn_ptr, keys_ptr, new_ptr, last_ptr, before_ptr, first, 0, chunks - 1,
+                heads, head, at_v, C, K, V, STAGES,
+            )  # fmt: skip
+            slot = ((first + chunks - 1) * heads + head).to(tl.int64)
+            tl.store(before_ptr + slot * V * K + tile, state.to(before_ptr.dtype.element_ty))
