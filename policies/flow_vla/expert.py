@@ -104,11 +104,11 @@ class Expert(nn.Module):
     def modulations(
         self, moments: Tensor, summary: Tensor, indicator: Tensor | None = None
     ) -> Tensor:
-        """Return modulations [..., B, 6 L + 2, D] of moments and prefix summaries [B, D].
+        """Return modulations [..., B, 6 L + 2, D] of flow times and prefix summaries.
 
         Args:
             moments: of the flow times, [..., B or 1, C].
-            summary: what the prefix is about.
+            summary: what the prefix is about, [..., B, D].
             indicator: how good the chunk is said to be, int64 [B], see `advantage`; a network
                 without rows for it takes none.
         """

@@ -118,12 +118,11 @@ class FlowVLA(nn.Module):
         """
         steps = self.sizes.steps
         moments = self.moments() if moments is None else moments
-        mods = self.expert.modulations(moments, summary)  # [S, B, 6 L + 2, D]
+        mods = self.expert.modulations(moments, summary.repeat(steps, 1, 1))  # [S, B, 6 L + 2, D]
         x = noise
         for step in range(steps):
             x = torch.add(x, self.expert(x, kv, mods[step]), alpha=1.0 / steps)
-        actions = torch.addcmul(self.action_mean, x, self.action_std)
-        return actions.clamp(self.low, self.high)
+        return (x * self.action_std + self.action_mean).clamp(self.low, self.high)
 
     def act(self, images: Tensor, proprio: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
         """Return chunks [B, T, A] of whole observations; the three graphs, one after another."""
