@@ -165,8 +165,7 @@ class Expert:
         self,
         x: Tensor,
         step: int,
-        table: Rotary,
-        positions: tuple[Tensor, Tensor],
+        turns: tuple[Rotary, Rotary],
         ranks: tuple[Tensor, Tensor],
         kv: Tensor,
         following: Tensor,
@@ -176,8 +175,8 @@ class Expert:
         Args:
             x: [T, W].
             step: which one.
-            table: cosines and sines.
-            positions: int32 [T] among all tokens, and among the action tokens alone.
+            turns: cosines and sines of the action tokens, by their positions among all tokens and
+                among themselves.
             ranks: int32 of the action tokens [T], and of all tokens [P + T].
             kv: keys and values [L, 2, P + T, KV, D]; the last T are the tokens' own.
             following: float32 [W], scale of the norm behind the stack.
@@ -189,10 +188,10 @@ class Expert:
         behind = [layer.norm1.at(step)[0] for layer in self.layers[1:]] + [following]
         for i, layer in enumerate(self.layers):
             scale, bias, gate = layer.norm1.at(step)
-            place = positions[int(layer.crossing)]
+            turn = turns[int(layer.crossing)]
             keys, values = kv[i]
             q = project_heads(
-                stream, layer.qkv, bias, scale, self.eps, table, place, heads, keys[-tokens:],
+                stream, layer.qkv, bias, scale, self.eps, turn, heads, keys[-tokens:],
                 values[-tokens:],
             )  # fmt: skip
             seen = keys.shape[0] - tokens * layer.crossing

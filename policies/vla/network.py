@@ -77,7 +77,6 @@ class Network:
         self.layout = Layout(self.image_tokens, prompt, self.trailing)
         self.prefix_tokens = self.layout.tokens
         self.suffix_tokens = horizon + self.leading
-        self.own = torch.arange(self.suffix_tokens, dtype=torch.int32, device=source.device)
         self.suffix = self.suffix_ranks(source.device)
         heads = sizes.text.heads
         span = self.prefix_tokens + self.suffix_tokens
@@ -163,8 +162,8 @@ class Network:
         x = self.embed(features, words, state)
         rows = x.shape[0]
         keys, values = [layer[0, :rows] for layer in kv], [layer[1, :rows] for layer in kv]
-        places, ranks = self.positions(length)[:rows], prefix_ranks(self.layout, length)[:rows]
-        self.prefix(x, self.table, places, ranks, keys, values)
+        ranks = prefix_ranks(self.layout, length)[:rows]
+        self.prefix(x, self.table.at(self.positions(length)[:rows]), ranks, keys, values)
         self.expert.make_cross(kv, rows)
 
     def denoise(
@@ -188,12 +187,13 @@ class Network:
                 chunk takes effect.
         """
         shared = frame(self.layout, self.suffix, length, previous, pace)
-        places, ranks = (shared.places, self.own), (self.suffix, shared.ranks)
+        turns = self.table.at(shared.places), self.table.first(self.suffix_tokens)
+        ranks = self.suffix, shared.ranks
         first = self.open(state)
         for step, time in enumerate(flow.times(self.steps)):
             scale = self.norm.at(step)[0]
             h = self.enter(x, step, first)
-            stream = self.expert(h, step, self.table, places, ranks, kv, scale)
+            stream = self.expert(h, step, turns, ranks, kv, scale)
             euler = Euler(x, shared.target, shared.held, time, flow.pull(time), 1.0 / self.steps)
             project_flow(
                 stream.behind(self.leading), self.leave, self.leave_bias[step], scale,

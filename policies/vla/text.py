@@ -72,8 +72,7 @@ class Prefix(Protocol):
     def __call__(
         self,
         x: Tensor,
-        table: Rotary,
-        positions: Tensor,
+        turns: Rotary,
         rank: Tensor,
         keys: list[Tensor],
         values: list[Tensor],
@@ -82,8 +81,7 @@ class Prefix(Protocol):
 
         Args:
             x: tokens [P, W]; overwritten.
-            table: cosines and sines.
-            positions: int32 [P].
+            turns: cosines and sines of each token.
             rank: int32 [P], who sees whom; see `vla.attention`.
             keys: [P, KV, D] per layer, written.
             values: likewise.
@@ -114,8 +112,7 @@ class LongPrefix:
     def __call__(
         self,
         x: Tensor,
-        table: Rotary,
-        positions: Tensor,
+        turns: Rotary,
         rank: Tensor,
         keys: list[Tensor],
         values: list[Tensor],
@@ -125,7 +122,7 @@ class LongPrefix:
         last, eps, seen = len(self.layers) - 1, 1e-6, seeing(rank)
         for i, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
             y = F.linear(add_rms_norm(x, delta, norm1, eps), qkv)
-            q = split_rotate(y, table, positions, self.sizes.heads, keys[i], values[i])
+            q = split_rotate(y, turns, self.sizes.heads, keys[i], values[i])
             if i == last:
                 return
             y = attend(q, keys[i], values[i], seen, rank).flatten(1)
@@ -153,8 +150,7 @@ class ShortPrefix:
     def __call__(
         self,
         x: Tensor,
-        table: Rotary,
-        positions: Tensor,
+        turns: Rotary,
         rank: Tensor,
         keys: list[Tensor],
         values: list[Tensor],
@@ -163,9 +159,7 @@ class ShortPrefix:
         stream, heads, eps, seen = Stream(x), self.sizes.heads, 1e-5, seeing(rank)
         behind = [layer[0] for layer in self.layers[1:]]  # the norm that reads a layer's stream
         for i, (norm1, norm2, qkv, out, gate_up, down) in enumerate(self.layers):
-            q = project_heads(
-                stream, qkv, None, norm1, eps, table, positions, heads, keys[i], values[i]
-            )
+            q = project_heads(stream, qkv, None, norm1, eps, turns, heads, keys[i], values[i])
             if i == len(behind):
                 return
             y = attend(q, keys[i], values[i], seen, rank).flatten(1)

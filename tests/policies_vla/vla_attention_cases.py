@@ -27,10 +27,8 @@ def rotations(d: Draw) -> Errors:
         truth = torch.zeros(2, rows, heads.kv, heads.dim, dtype=torch.float64)
         spots = cache[0, 1 : 1 + rows], cache[1, 2 : 2 + rows]
         before = cache.clone()
-        q = kernels.split_rotate(qkv, made, positions, heads, *spots)
-        want = vla_rope.split_rotate_plain(
-            wide(qkv), exact, positions.cpu(), heads, truth[0], truth[1]
-        )
+        q = kernels.split_rotate(qkv, made.at(positions), heads, *spots)
+        want = vla_rope.split_rotate_plain(wide(qkv), exact.at(positions.cpu()), heads, *truth)
         worst = max(error(q, want), *(error(a, b) for a, b in zip(spots, truth, strict=True)))
         same = torch.equal(before[0, :1], cache[0, :1]) and torch.equal(
             before[0, 1 + rows :], cache[0, 1 + rows :]
@@ -80,18 +78,19 @@ def heads(d: Draw) -> Errors:
         x, weight = d.normal(rows, depth), Matrix(d.normal(width, depth, std=depth**-0.5))
         scale, bias = d.wide(depth), d.wide(width)
         positions = torch.arange(rows, dtype=torch.int32, device=d.device) + 3
+        turns = made.at(positions)
         cache = d.normal(2, rows, shape.kv, shape.dim)
         truth = torch.zeros(2, rows, shape.kv, shape.dim, dtype=torch.float64)
         q = kernels.project_heads(
-            prepared(x, scale), weight, bias, scale, 1e-6, made, positions, shape, *cache
+            prepared(x, scale), weight, bias, scale, 1e-6, turns, shape, *cache
         )
         y = norm(wide(x), wide(scale)) @ wide(weight.data).mT + wide(bias)
-        want = vla_rope.split_rotate_plain(y, exact, positions.cpu(), shape, *truth)
+        want = vla_rope.split_rotate_plain(y, exact.at(positions.cpu()), shape, *truth)
         worst = max(error(q, want), error(cache[0], truth[0]), error(cache[1], truth[1]))
         yield f'heads {rows} {tuple(shape)}', worst
         only = Matrix(weight.data[: shape.queries * shape.dim].contiguous())
         bias = bias[: shape.queries * shape.dim].contiguous()
         again = kernels.project_heads(
-            Stream(x), only, bias, scale, 1e-6, made, positions, shape, cache[0], cache[1]
+            Stream(x), only, bias, scale, 1e-6, turns, shape, cache[0], cache[1]
         )
         yield f'queries alone {rows} {tuple(shape)}', error(again, want)

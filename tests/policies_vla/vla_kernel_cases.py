@@ -157,7 +157,8 @@ def stacks(d: Draw) -> Errors:
             with contextlib.ExitStack() as stack:
                 for where, name, kernels in replaced:
                     stack.enter_context(mock.patch.object(where, name, getattr(kernels, name)))
-                stream = expert(x, 0, made, (own + prefix, own), ranks, cache, scale)
+                turns = made.at(own + prefix), made.first(tokens)
+                stream = expert(x, 0, turns, ranks, cache, scale)
             results.append((stream.x, cache))
         plain, found = results
         worst = max(error(a, b) for a, b in zip(found, plain, strict=True))

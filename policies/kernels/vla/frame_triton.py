@@ -1,5 +1,7 @@
 """Triton kernel of `vla.frame`: every program makes a block of each of the four."""
 
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 import torch

@@ -135,8 +135,7 @@ def project_heads(
     bias: Tensor | None,
     scale: Tensor,
     eps: float,
-    table: Rotary,
-    positions: Tensor,
+    turns: Rotary,
     heads: Heads,
     k: Tensor,
     v: Tensor,
@@ -150,8 +149,7 @@ def project_heads(
         bias: float32 [N], or None.
         scale: float32 [K].
         eps: of the norm.
-        table: cosines and sines.
-        positions: int32 [M].
+        turns: cosines and sines of each token.
         heads: H, KV, D.
         k: [M, KV, D], written if the weights have rows for it.
         v: [M, KV, D], likewise.
@@ -162,14 +160,12 @@ def project_heads(
     if not stream.x.is_cpu:
         from flashrt_policies.kernels.vla import linear_triton
 
-        return linear_triton.project_heads(
-            stream, weight, bias, scale, eps, table, positions, heads, k, v
-        )
+        return linear_triton.project_heads(stream, weight, bias, scale, eps, turns, heads, k, v)
     y = norm_product(stream.x, scale, weight, bias, eps).to(stream.x.dtype)
     if y.shape[1] == heads.queries * heads.dim:
         only = Heads(heads.queries, 0, heads.dim)
-        return split_rotate_plain(y, table, positions, only, k[:, :0], v[:, :0])
-    return split_rotate_plain(y, table, positions, heads, k, v)
+        return split_rotate_plain(y, turns, only, k[:, :0], v[:, :0])
+    return split_rotate_plain(y, turns, heads, k, v)
 
 
 def project_gated(

@@ -45,7 +45,7 @@ COUNTERS = 8192  # tiles of one launch
 @triton.jit
 def few_rows_kernel(
     x_ptr, scale_ptr, w_ptr, w_scale_ptr, bias_ptr, gate_ptr, out_ptr,
-    position_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr, part_ptr, count_ptr,
+    cos_ptr, sin_ptr, k_ptr, v_ptr, part_ptr, count_ptr,
     scaled_ptr, squares_ptr, target_ptr, held_ptr,
     rows, columns, depth, x_row, out_row, eps, queries, keys, k_row, v_row, tiles, squares_row,
     time, pull, length,
@@ -90,9 +90,9 @@ def few_rows_kernel(
         sums = squares_ptr + t * squares_row + i[None, :]
         sums = tl.load(sums, mask=(t < tiles) & (i < rows)[None, :], other=0.0)
     if END == 'heads':
-        position = tl.load(position_ptr + i, mask=i < rows, other=0)
+        row = tl.minimum(i, rows - 1)
         cos, sin = angles(
-            position, tl.program_id(0) * N, cos_ptr, sin_ptr, queries + keys, HALF=HALF, N=N
+            row, tl.program_id(0) * N, cos_ptr, sin_ptr, queries + keys, HALF=HALF, N=N
         )
     if END == 'add' or END == 'flow':
         before = tl.load(spot, mask=live, other=0.0).to(tl.float32)
@@ -199,7 +199,7 @@ def _launch(
     eps: float = 0.0,
     kind: str = '',
     gate: Tensor | None = None,
-    place: tuple[Rotary, Tensor, Heads, Tensor, Tensor] | None = None,
+    place: tuple[Rotary, Heads, Tensor, Tensor] | None = None,
     following: Stream | None = None,
     step: Euler | None = None,
 ) -> None:
@@ -239,16 +239,14 @@ def _launch(
     if parts > 1:
         part = torch.empty((parts, rows, columns), dtype=torch.float32, device=x.device)
         count = counters(x.device)
-    table, positions, heads, keys, values = place or (
-        Rotary(none, none), none, Heads(0, 0, 2), none, none,
-    )  # fmt: skip
+    turns, heads, keys, values = place or (Rotary(none, none), Heads(0, 0, 2), none, none)
     scaled = none
     if following is not None and following.scaled is not None:
         norm, scaled, squares = 0, following.scaled, following.squares
     few_rows_kernel[(triton.cdiv(columns, n), triton.cdiv(rows, r), parts)](
         x, none if scale is None else scale, weight.data,
         none if weight.scale is None else weight.scale, none if bias is None else bias,
-        none if gate is None else gate, out, positions, table.cos, table.sin, keys, values,
+        none if gate is None else gate, out, turns.cos, turns.sin, keys, values,
         part, count, scaled, none if squares is None else squares,
         *((none, none) if step is None else (step.target, step.held)),
         rows, columns, depth, x.stride(0), out.stride(0), eps, heads.queries * heads.dim,
@@ -286,8 +284,7 @@ def project_heads(
     bias: Tensor | None,
     scale: Tensor,
     eps: float,
-    table: Rotary,
-    positions: Tensor,
+    turns: Rotary,
     heads: Heads,
     k: Tensor,
     v: Tensor,
@@ -295,8 +292,7 @@ def project_heads(
     """Launch `vla.linear.project_heads` on CUDA."""
     x = stream.x
     q = torch.empty((x.shape[0], heads.queries, heads.dim), dtype=x.dtype, device=x.device)
-    place = (table, positions, heads, k, v)
-    _launch(stream, weight, 'heads', q, bias, scale, eps, place=place)
+    _launch(stream, weight, 'heads', q, bias, scale, eps, place=(turns, heads, k, v))
     return q
 
 

@@ -15,10 +15,18 @@ from torch import Tensor
 
 
 class Rotary(NamedTuple):
-    """Cosines and sines by position, float32 [positions, D/2] each."""
+    """Cosines and sines by position, or of each token: float32 [positions or M, D/2] each."""
 
     cos: Tensor
     sin: Tensor
+
+    def at(self, positions: Tensor) -> Rotary:
+        """Return those of tokens at `positions`, int32 [M]: once for all layers and steps."""
+        return Rotary(self.cos.index_select(0, positions), self.sin.index_select(0, positions))
+
+    def first(self, count: int) -> Rotary:
+        """Return those of tokens at positions 0 to `count` - 1, without a copy."""
+        return Rotary(self.cos[:count], self.sin[:count])
 
 
 class Heads(NamedTuple):
@@ -50,15 +58,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned.flatten(-2).to(x.dtype)
 
 
-def split_rotate(
-    qkv: Tensor, table: Rotary, positions: Tensor, heads: Heads, k: Tensor, v: Tensor
-) -> Tensor:
+def split_rotate(qkv: Tensor, turns: Rotary, heads: Heads, k: Tensor, v: Tensor) -> Tensor:
     """Split a joint projection, rotate queries and keys, and put keys and values in their place.
 
     Args:
         qkv: [M, (H + 2 KV) D].
-        table: cosines and sines.
-        positions: int32 [M].
+        turns: cosines and sines of each token.
         heads: H, KV, D.
         k: [M, KV, D], written; its rows may be part of a larger cache.
         v: [M, KV, D], written.
@@ -69,16 +74,13 @@ def split_rotate(
     if not qkv.is_cpu:
         from flashrt_policies.kernels.vla import rope_triton
 
-        return rope_triton.split_rotate(qkv, table, positions, heads, k, v)
-    return split_rotate_plain(qkv, table, positions, heads, k, v)
+        return rope_triton.split_rotate(qkv, turns, heads, k, v)
+    return split_rotate_plain(qkv, turns, heads, k, v)
 
 
-def split_rotate_plain(
-    qkv: Tensor, table: Rotary, positions: Tensor, heads: Heads, k: Tensor, v: Tensor
-) -> Tensor:
+def split_rotate_plain(qkv: Tensor, turns: Rotary, heads: Heads, k: Tensor, v: Tensor) -> Tensor:
     """`split_rotate` in plain torch: the reference."""
     parts = qkv.unflatten(-1, (-1, heads.dim)).split((heads.queries, heads.kv, heads.kv), dim=1)
-    cos, sin = table.cos.index_select(0, positions), table.sin.index_select(0, positions)
-    k.copy_(rotate(parts[1], cos, sin))
+    k.copy_(rotate(parts[1], *turns))
     v.copy_(parts[2])
-    return rotate(parts[0], cos, sin)
+    return rotate(parts[0], *turns)

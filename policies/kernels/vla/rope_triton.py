@@ -14,12 +14,12 @@ BLOCK = 1024
 
 @triton.jit
 def angles(
-    position, first, cos_ptr, sin_ptr, turned, HALF: tl.constexpr, N: tl.constexpr,
+    row, first, cos_ptr, sin_ptr, turned, HALF: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Cosines and sines [R, N/2] of a tile from column `first`; none from `turned` on."""
+    """Cosines and sines [R, N/2] of rows from column `first`; none from `turned` on."""
     pair = first // 2 + tl.arange(0, N // 2)  # [N/2]
     turning = (2 * pair < turned)[None, :]
-    spot = position[:, None] * HALF + (pair % HALF)[None, :]
+    spot = row[:, None] * HALF + (pair % HALF)[None, :]
     cos = tl.load(cos_ptr + spot, mask=turning, other=1.0)
     return cos, tl.load(sin_ptr + spot, mask=turning, other=0.0)
 
@@ -55,7 +55,7 @@ def place_heads(
 
 @triton.jit
 def split_rotate_kernel(
-    x_ptr, position_ptr, cos_ptr, sin_ptr, q_ptr, k_ptr, v_ptr,
+    x_ptr, cos_ptr, sin_ptr, q_ptr, k_ptr, v_ptr,
     columns, queries, keys, k_row, v_row, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One block of columns of one row."""
@@ -65,23 +65,20 @@ def split_rotate_kernel(
     at = x_ptr + i[:, None].to(tl.int64) * columns + j[None, :]
     y = tl.load(at, mask=live, other=0.0).to(tl.float32)
     cos, sin = angles(
-        tl.load(position_ptr + i), tl.program_id(1) * BLOCK, cos_ptr, sin_ptr, queries + keys,
-        HALF=HALF, N=BLOCK,
-    )  # fmt: skip
+        i, tl.program_id(1) * BLOCK, cos_ptr, sin_ptr, queries + keys, HALF=HALF, N=BLOCK
+    )
     place_heads(
         y, i, j, live, cos, sin, q_ptr, k_ptr, v_ptr, queries, keys, k_row, v_row, R=1, N=BLOCK
     )
 
 
-def split_rotate(
-    qkv: Tensor, table: Rotary, positions: Tensor, heads: Heads, k: Tensor, v: Tensor
-) -> Tensor:
+def split_rotate(qkv: Tensor, turns: Rotary, heads: Heads, k: Tensor, v: Tensor) -> Tensor:
     """Launch `vla.rope.split_rotate` on CUDA."""
     rows, columns = qkv.shape
     q = torch.empty((rows, heads.queries, heads.dim), dtype=qkv.dtype, device=qkv.device)
     block = min(BLOCK, triton.next_power_of_2(columns))
     split_rotate_kernel[(rows, triton.cdiv(columns, block))](
-        qkv, positions, table.cos, table.sin, q, k, v, columns, heads.queries * heads.dim,
+        qkv, turns.cos, turns.sin, q, k, v, columns, heads.queries * heads.dim,
         heads.kv * heads.dim, k.stride(0), v.stride(0), HALF=heads.dim // 2, BLOCK=block,
         num_warps=4,
     )  # fmt: skip
