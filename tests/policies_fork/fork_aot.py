@@ -56,7 +56,7 @@ def launches(
             scale = new(dim, kind=wide)
             q, gate = new(count, heads, 2 * dim).split(dim, -1)
             k = new(count, kv, dim)
-            turn = (new(count, 32, kind=wide), new(count, 32, kind=wide))
+            turn = fork_stream_triton.rotary(tables, rows, new(32, kind=wide))[1]
             turned = fork_place_triton.place(k, k, rows, place, turn, scale, 1e-6, q, scale)
             fork_place_triton.place(k, k, rows, place, turn, scale, 1e-6)
             fork_place_triton.turned_queries(q, rows, turn, scale, 1e-6)

@@ -170,6 +170,7 @@ def attention(d: Any) -> Iterator[tuple[str, float]]:
     """Keys placed, queries turned, all rows and read rows attended to."""
     from flashrt_policies.kernels.fork import attention_triton as triton_path
     from flashrt_policies.kernels.fork import place_triton as fork_place_triton
+    from flashrt_policies.kernels.fork import stream_triton as fork_stream_triton
 
     shapes = ((2, 1, 16, 8, True), (3, 1, 24, 3, True), (4, 2, 32, 4, False), (2, 2, 20, 10, True))
     for number, (heads, kv, dim, half, full) in enumerate(shapes):
@@ -201,11 +202,17 @@ def attention(d: Any) -> Iterator[tuple[str, float]]:
             return None if x is None else x[:used].cpu().float()
 
         scale = [None if s is None else s.cpu() for s in scales]
-        turn = fork_attention.rotary(t.there_rows, freq.cpu())
+        there_reads, turn, there_turn = fork_stream.rotary(t.there, t.there_rows, freq.cpu())
         want = fork_attention.place(
             low(k), low(v), t.there_rows, there, turn, scale[1], 1e-6, low(q), scale[0]
         )
-        turn = fork_attention.rotary(t.rows, freq)
+        reads, here_turn, read_turn = fork_stream_triton.rotary(t.here, t.rows, freq)
+        known = t.there.sizes.branches
+        assert torch.equal(reads.cpu(), t.rows[:, t.here.reads.long()].cpu())
+        assert torch.equal(reads[2, :known].cpu(), there_reads[2])
+        for mine, other in zip((*here_turn, *read_turn), (*turn, *there_turn), strict=True):
+            yield f'rotations {half}', error(mine[: len(other)], other.double())
+        turn = here_turn
         turned = fork_place_triton.place(k, v, t.rows, here, turn, scales[1], 1e-6, q, scales[0])
         apart = fork_place_triton.turned_queries(q, t.rows, turn, scales[0], 1e-6)
         assert torch.equal(apart[: t.used], turned[: t.used])

@@ -20,9 +20,9 @@ from flashrt_policies.kernels.fork import attention as fork_attention
 from flashrt_policies.kernels.fork import delta as fork_delta
 from flashrt_policies.kernels.fork import head as fork_head
 from flashrt_policies.kernels.fork import stream as fork_stream
-from flashrt_policies.kernels.fork.attention import KeySlots, Lists, Rotary
+from flashrt_policies.kernels.fork.attention import KeySlots, Lists
 from flashrt_policies.kernels.fork.delta import DeltaSlots
-from flashrt_policies.kernels.fork.stream import Tables
+from flashrt_policies.kernels.fork.stream import Rotary, Tables
 from flashrt_policies.kernels.linear import gated, linear, project
 from flashrt_policies.kernels.norm import add_rms_norm
 
@@ -203,8 +203,7 @@ def run(on: Stage, tables: Tables, logits: Tensor) -> None:
     lists = fork_attention.plan(
         tables, c.heads, c.kv_heads, on.histories[0].shape[1], fresh.element_size()
     )
-    read_rows = rows.index_select(1, tables.reads.long())
-    turns = (fork_attention.rotary(rows, on.freq), fork_attention.rotary(read_rows, on.freq))
+    read_rows, *turns = fork_stream.rotary(tables, rows, on.freq)
     work = Work(tables, rows, read_rows, lists, fresh, *turns)
     x = fork_stream.embed(tables, rows, weights.embed, on.histories, on.histories_apart)
     scales = [layer.norm_in for layer in weights.layers] + [weights.norm]

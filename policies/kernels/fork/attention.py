@@ -25,11 +25,11 @@ from flashrt_policies.kernels.fork.stream import (
     SLOT,
     START,
     TRUNK,
+    Rotary,
     Tables,
 )
 from flashrt_policies.kernels.norm import rms_norm
 
-Rotary = tuple[Tensor, Tensor]  # cosines and sines [N, R]
 BLOCK = 64  # rows of a trunk that are taken together, counted from its text's beginning
 
 
@@ -84,17 +84,6 @@ def plan(tables: Tables, heads: int, kv_heads: int, capacity: int, size: int) ->
     return Lists(tables.reads[:0], tables.reads[:0], capacity)
 
 
-def rotary(rows: Tensor, freq: Tensor) -> Rotary:
-    """Return cosines and sines of every row's rotation, float32 [N, R] each.
-
-    Args:
-        rows: int32 [4 or more, N], from `fork.stream.spread`.
-        freq: float32 [R], rotary frequencies.
-    """
-    angle = rows[ROW_POSITION].float()[:, None] * freq
-    return angle.cos(), angle.sin()
-
-
 def place(
     k: Tensor,
     v: Tensor,
@@ -113,7 +102,7 @@ def place(
         v: [M, KV, D], strided like `k`.
         rows: int32 [4 or more, M], from `fork.stream.spread`.
         slots: written.
-        turn: from `rotary`.
+        turn: from `fork.stream.rotary`.
         k_scale: float32 [D] of the keys' norm, or None for no norm.
         eps: of the norms.
         q: queries of the same rows, to be turned by the way, as by `turned_queries`; or None.
@@ -149,7 +138,7 @@ def turned_queries(
     Args:
         q: [N, H, D], may be strided.
         rows: int32 [4 or more, N], where they stand.
-        turn: from `rotary`, of the same rows.
+        turn: from `fork.stream.rotary`, of the same rows.
         scale: float32 [D] of the norm, or None.
         eps: of the norm.
 

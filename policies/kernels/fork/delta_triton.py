@@ -206,12 +206,13 @@ def mix(
         for cut in cuts:
             prepared(*cut)
             aside.run(trunks, *cut)
-    walking = max(1, min(sizes.branches, count // (CHUNK + 1)))  # those with more than one chunk
-    branch_kernel[(walking, heads, parts)](
-        turn, keys, new, last, before, ends, tables.segments, tables.counts, sizes.requests, heads,
-        COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, N=columns, STAGES=min(deep, 2),
-        num_warps=WALK_WARPS, **how,
-    )  # fmt: skip
+    walking = min(sizes.branches, count // (CHUNK + 1))  # those with more than one chunk
+    if walking:
+        branch_kernel[(walking, heads, parts)](
+            turn, keys, new, last, before, ends, tables.segments, tables.counts, sizes.requests,
+            heads, COLUMNS=COLUMNS, C=CHUNK, K=k, V=v, N=columns, STAGES=min(deep, 2),
+            num_warps=WALK_WARPS, **how,
+        )  # fmt: skip
     out = torch.empty((count, heads * dim), dtype=proj.dtype, device=proj.device)
     read_kernel[(n, heads)](
         before, ends, ask, own, proj, norm, tables.counts, tables.chunks, tables.segments, out,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from flashrt_policies.kernels.fork.stream import Tables
@@ -29,4 +28,4 @@ def option_logits(hidden: Tensor, head: Tensor, tables: Tables, logits: Tensor) 
 
 def read_rows(x: Tensor, tables: Tables) -> Tensor:
     """Return the rows that are read, [B, ...] of [M, ...]."""
-    return x.index_select(0, tables.reads.to(torch.int64))
+    return x.index_select(0, tables.reads)

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.fork.attention import KeySlots, Rotary
+from flashrt_policies.kernels.fork.attention import KeySlots
+from flashrt_policies.kernels.fork.stream import Rotary
 from flashrt_policies.kernels.launch import begin, early
 from flashrt_policies.kernels.place_triton import normed_parts, put_turned
 

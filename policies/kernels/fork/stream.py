@@ -23,6 +23,7 @@ from flashrt_policies.kernels.gated_delta import CHUNK
 # to the checkpoint (0: none); first of its chunks; the trunk's segment (a trunk's: itself).
 START, COUNT, SLOT, POSITION, TRUNK, MARK, FIRST, PARENT = range(8)
 COLUMNS = 8
+Rotary = tuple[Tensor, Tensor]  # cosines and sines [N, R]
 # Entries of `counts`.
 ROWS, REQUESTS, BRANCHES, CHUNKS, OPTIONS = range(5)
 # Rows of `rows`: slot, branch (-1 in a trunk), position, segment (-1: unused row); behind them
@@ -165,6 +166,29 @@ def spread(tables: Tables, back: int) -> Tensor:
         rows[ROW_POSITION, start : start + count] = segment[POSITION] + torch.arange(count)
         rows[ROW_SEGMENT, start : start + count] = index
     return rows
+
+
+def rotary(tables: Tables, rows: Tensor, freq: Tensor) -> tuple[Tensor, Rotary, Rotary]:
+    """Return what is read, and the rotations of all rows and of those.
+
+    Args:
+        tables: the round.
+        rows: from `spread`.
+        freq: float32 [R], rotary frequencies.
+
+    Returns:
+        The columns of `rows` that are read, [4 + back, B]; then cosines and sines of every row's
+        rotation, float32 [M, R] each, and of those of the rows that are read, [B, R]. What an
+        unused row has is meaningless.
+    """
+    if rows.is_cuda:
+        from flashrt_policies.kernels.fork import stream_triton
+
+        return stream_triton.rotary(tables, rows, freq)
+    reads = rows.index_select(1, tables.reads)
+    angles = [x[ROW_POSITION].float()[:, None] * freq for x in (rows, reads)]
+    turn, read_turn = ((angle.cos(), angle.sin()) for angle in angles)
+    return reads, turn, read_turn
 
 
 def embed(

@@ -9,9 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashrt_policies.kernels.fork.stream import COLUMNS, Tables
+from flashrt_policies.kernels.fork.stream import COLUMNS, Rotary, Tables
 
 BLOCK = 1024
+TURNED = 16  # rows of one program that makes rotations
 
 
 @triton.jit
@@ -49,6 +50,28 @@ def spread_kernel(
 
 
 @triton.jit
+def rotary_kernel(
+    rows_ptr, reads_ptr, freq_ptr, picked_ptr, cos_ptr, sin_ptr, capacity, branches, half,
+    LINES: tl.constexpr, N: tl.constexpr, L: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
+    """N rows' rotations; behind all rows those that are read, with their column of rows."""
+    n, at, line = tl.program_id(0) * N + tl.arange(0, N), tl.arange(0, H), tl.arange(0, L)
+    inside, picked = n < capacity + branches, n >= capacity
+    read = tl.load(reads_ptr + n - capacity, mask=picked & inside, other=0)
+    row = tl.where(picked, read, n)
+    position = tl.load(rows_ptr + 2 * capacity + row, mask=inside, other=0).to(tl.float32)
+    freq = tl.load(freq_ptr + at, mask=at < half, other=0.0)
+    angle = position[:, None] * freq[None, :]
+    mask = inside[:, None] & (at < half)[None, :]
+    tl.store(cos_ptr + n[:, None] * half + at[None, :], tl.cos(angle), mask=mask)
+    tl.store(sin_ptr + n[:, None] * half + at[None, :], tl.sin(angle), mask=mask)
+    mask = (picked & inside)[:, None] & (line < LINES)[None, :]
+    column = tl.load(rows_ptr + line[None, :] * capacity + row[:, None], mask=mask, other=0)
+    spot = picked_ptr + line[None, :] * branches + (n - capacity)[:, None]
+    tl.store(spot, column, mask=mask)
+
+
+@triton.jit
 def embed_kernel(
     tokens_ptr, rows_ptr, weight_ptr, history_ptr, apart_ptr, out_ptr, capacity, width,
     BLOCK: tl.constexpr,
@@ -80,6 +103,20 @@ def spread(tables: Tables, back: int) -> Tensor:
         BACK=back, COLUMNS=COLUMNS, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     return rows
+
+
+def rotary(tables: Tables, rows: Tensor, freq: Tensor) -> tuple[Tensor, Rotary, Rotary]:
+    """Launch `fork.stream.rotary` on CUDA."""
+    lines, count = rows.shape
+    branches, half = tables.sizes.branches, freq.shape[0]
+    picked = torch.empty((lines, branches), dtype=torch.int32, device=rows.device)
+    cos, sin = torch.empty((2, count + branches, half), dtype=torch.float32, device=rows.device)
+    rotary_kernel[(triton.cdiv(count + branches, TURNED),)](
+        rows, tables.reads, freq, picked, cos, sin, count, branches, half,
+        LINES=lines, N=TURNED, L=triton.next_power_of_2(lines), H=triton.next_power_of_2(half),
+        num_warps=4,
+    )  # fmt: skip
+    return picked, (cos[:count], sin[:count]), (cos[count:], sin[count:])
 
 
 def embed(
