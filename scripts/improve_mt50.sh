@@ -3,10 +3,11 @@
 #
 #   scripts/improve_mt50.sh OUTDIR
 #
-# OUTDIR gets improvement.json, improvement.png, log.txt, the improved checkpoint (mt50/), the curve
-# of the last fine-tuning (training.png) and, as one archive, every rollout's report. Needs python3
-# with the packages of requirements/, not an installation of this one. A stopped run goes on if it
-# is given the same WORK and OUTDIR; what it has by then is in OUTDIR, too.
+# OUTDIR gets improvement.json, improvement.png, log.txt, the improved checkpoint (mt50/), the last
+# value function (value/, a judge for flashrt tree), the curve of the last fine-tuning
+# (training.png) and, as one archive, every rollout's report. Needs python3 with the packages of
+# requirements/, not an installation of this one. A stopped run goes on if it is given the same
+# WORK and OUTDIR; what it has by then is in OUTDIR, too.
 #
 # TASKS       worst:5
 # REPORT      of how bad they are (docs/results/mt50.json)
@@ -59,6 +60,8 @@ if [ -n "$last" ]; then
   mkdir -p "$out/mt50"
   cp "$last"/* "$out/mt50/"
   cp "${last%/checkpoint}/training.png" "$out/"
+  rm -rf "$out/value"
+  cp -r "${last%/checkpoint}/value" "$out/value"
 fi
 find . -name '*.json' -not -path './demonstrations/*' -not -path '*/episodes/*' -print0 \
   -o -name '*.json.part' -print0 -o -name 'judged.npz' -print0 | tar czf "$out/reports.tar.gz" \

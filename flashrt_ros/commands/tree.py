@@ -38,7 +38,10 @@ def add_parser(subparsers: Any) -> None:
         '--budget', type=int, default=0, help='simulator steps of a tree; 0: branches x limit'
     )
     parser.add_argument(
-        '--judge', default='reward', metavar='NAME', help='reward, or module:function of your own'
+        '--judge',
+        default='reward',
+        metavar='NAME',
+        help='reward, the folder round-N/value of flashrt improve, or module:function of your own',
     )
     parser.add_argument(
         '--no-compare',
@@ -72,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from flashrt_sim.rollout.run import Deployment
     from flashrt_sim.tree.picture import draw
     from flashrt_sim.tree.report import summarise, table, write_report
-    from flashrt_sim.tree.rollouts import as_result, grow_all
+    from flashrt_sim.tree.rollouts import as_result, check, grow_all
     from flashrt_sim.tree.search import Search
 
     tasks = chosen(args)
@@ -83,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         raise FlashrtError('--execute starts at 1 and --delay at 0')
     deployment = Deployment(args.policy, args.device, args.execute, args.delay)
     search = Search(args.branches, args.every, args.budget, args.judge)
+    check(deployment, tasks, search)  # before a file is begun that a right command would find
     progress = None
     if args.json:
         settings = {**asdict(deployment), **asdict(search), 'seed': args.seed}

@@ -19,6 +19,24 @@ from torch.nn import functional as F
 from flashrt_policies.flow_vla.model import FlowVLA
 from flashrt_policies.training.advantage import WORST
 from flashrt_policies.training.data import DataError, Frames
+from flashrt_policies.training.value_function import (
+    ValueNetwork,
+    ValueSizes,
+    centres,
+    layers,
+    view,
+)
+
+__all__ = [
+    'Value',
+    'calibration',
+    'centres',
+    'cross_fit',
+    'expected_returns',
+    'features',
+    'fit',
+    'spread',
+]
 
 
 @dataclass(frozen=True)
@@ -53,9 +71,7 @@ def features(
     slice_size: int = 128,
     bar: Callable[[Sequence[Tensor]], Iterable[Tensor]] = iter,
 ) -> Tensor:
-    """Return what the policy makes of every picture and its words, [F, K], float32.
-
-    The prefix's summary, its keys and values averaged over the tokens, and the proprioception.
+    """Return what the policy makes of every picture and its words, [F, K]; see `view`.
 
     Args:
         model: the policy's network.
@@ -69,9 +85,7 @@ def features(
         images = torch.stack([shots[index] for shots in frames.images], dim=1)
         proprio, skill = frames.proprio[index], frames.skill[index]
         rows = frames.rows(skill, torch.zeros(len(index), device=frames.device))
-        kv, summary = model.prefix(model.vision(images), proprio, rows)
-        tokens = kv.mean(-2).permute(2, 0, 1, 3, 4).flatten(1)  # [B, L * 2 * H * D/H]
-        found.append(torch.cat((summary, tokens, proprio.to(summary.dtype)), dim=-1).float())
+        found.append(view(model, images, proprio, rows))
     return torch.cat(found)
 
 
@@ -79,6 +93,16 @@ def expected_returns(
     inputs: Tensor, returns: Tensor, episode: Tensor, value: Value, seed: int
 ) -> Tensor:
     """Return the return to expect at every picture, [F], by a fit to other episodes.
+
+    For the arguments see `cross_fit`.
+    """
+    return cross_fit(inputs, returns, episode, value, seed)[0]
+
+
+def cross_fit(
+    inputs: Tensor, returns: Tensor, episode: Tensor, value: Value, seed: int
+) -> tuple[Tensor, ValueNetwork]:
+    """Return what to expect at every picture, [F], by a fit to other episodes, and all the fits.
 
     Args:
         inputs: of `features`, [F, K].
@@ -96,17 +120,20 @@ def expected_returns(
             f'{len(names)} episodes for {value.folds} folds of the value function; want at least '
             'as many, and two folds'
         )
-    inputs = (inputs - inputs.mean(0)) / inputs.std(0).clamp(min=1e-4)
+    sizes = ValueSizes(inputs.shape[1], value.width, value.bins, value.folds)
+    network = ValueNetwork(sizes, inputs).to(inputs.device)
+    inputs = network.scaled(inputs)
     order = np.random.default_rng([seed, 1]).permutation(len(names))
     of_name = torch.from_numpy(order % value.folds).to(inputs.device)
     fold = of_name[torch.searchsorted(names, episode)]
     found = torch.empty_like(returns)
     for part in range(value.folds):
-        network = fit(inputs[fold != part], returns[fold != part], value, seed * 100 + part)
+        network.folds[part] = fit(
+            inputs[fold != part], returns[fold != part], value, seed * 100 + part
+        )
         with torch.no_grad():
-            share = network(inputs[fold == part]).softmax(-1)
-            found[fold == part] = share @ centres(value.bins, inputs.device)
-    return found
+            found[fold == part] = network.expected(part, inputs[fold == part])
+    return found, network
 
 
 def fit(inputs: Tensor, returns: Tensor, value: Value, seed: int) -> nn.Module:
@@ -115,13 +142,7 @@ def fit(inputs: Tensor, returns: Tensor, value: Value, seed: int) -> nn.Module:
     generator = torch.Generator(device).manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = nn.Sequential(
-            nn.Linear(inputs.shape[1], value.width),
-            nn.SiLU(),
-            nn.Linear(value.width, value.width),
-            nn.SiLU(),
-            nn.Linear(value.width, value.bins),
-        ).to(device)
+        network = layers(inputs.shape[1], value.width, value.bins).to(device)
     first, second, last = (network[i] for i in (0, 2, 4))
     optimizer = torch.optim.AdamW(network.parameters(), lr=value.rate, weight_decay=value.decay)
     targets = spread(returns, value.bins)
@@ -137,11 +158,6 @@ def fit(inputs: Tensor, returns: Tensor, value: Value, seed: int) -> nn.Module:
         loss.backward()
         optimizer.step()
     return network
-
-
-def centres(bins: int, device: torch.device) -> Tensor:
-    """Return the return that each bin stands for, [bins]."""
-    return torch.linspace(WORST, 0.0, bins, device=device)
 
 
 def spread(returns: Tensor, bins: int) -> Tensor:

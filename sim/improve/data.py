@@ -17,7 +17,8 @@ from flashrt_policies.flow_vla.advantage import GOOD
 from flashrt_policies.flow_vla.model import FlowVLA
 from flashrt_policies.training import advantage
 from flashrt_policies.training.data import Demonstrations, Frames
-from flashrt_policies.training.value import Value, expected_returns, features
+from flashrt_policies.training.value import Value, cross_fit, features
+from flashrt_policies.training.value_function import ValueNetwork
 
 from ..data.dataset import EpisodeDataset, open_all
 from ..data.training import demonstrations
@@ -93,7 +94,7 @@ class OwnEpisodes:
         limit: int,
         device: torch.device,
         seed: int,
-    ) -> Judged:
+    ) -> tuple[Judged, ValueNetwork]:
         """Fit a value function to the episodes, and say what was good in them.
 
         Args:
@@ -103,6 +104,9 @@ class OwnEpisodes:
             limit: ticks after which an episode failed.
             device: where the fit runs.
             seed: of the fit.
+
+        Returns:
+            what is thought of the pictures, each by a fit to other episodes, and all the fits.
         """
         data = self.data
         assert data.seen is not None
@@ -114,7 +118,7 @@ class OwnEpisodes:
         own = [episode == number for number in range(len(self.outcomes))]
         for mine, outcome in zip(own, self.outcomes, strict=True):
             returned[mine] = advantage.returns(seen[mine], outcome.ticks, outcome.success, limit)
-        expected = expected_returns(
+        expected, network = cross_fit(
             features(model, frames, bar=partial(tqdm, desc='pictures', unit='batch')),
             torch.from_numpy(returned).float().to(device),
             torch.from_numpy(episode).to(device),
@@ -130,7 +134,7 @@ class OwnEpisodes:
         names = [dataset.environment for dataset in self.datasets]
         task = np.array([names.index(name) for name in names])  # of each skill
         indicator = advantage.labels(found, task[data.skill[data.seen]], relabel.good)
-        return Judged(values, returned, found, indicator)
+        return Judged(values, returned, found, indicator), network
 
 
 def mixture(

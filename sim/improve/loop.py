@@ -24,6 +24,8 @@ from flashrt_policies.flow_vla.policy import ARCHITECTURE, load_model
 from flashrt_policies.recipes import plain
 from flashrt_policies.training.recipe import Recipe
 from flashrt_policies.training.run import exact, train
+from flashrt_policies.training.value_function import Fitted
+from flashrt_policies.training.value_function import save as save_value
 from flashrt_ros.control.types import EXECUTE
 
 from ..data.dataset import EpisodeDataset
@@ -85,12 +87,12 @@ class Improver:
             )
         exact(self.device)
         spec = registry.parse_spec(folder, config['spec'])
-        self.model, digest = load_model(folder, config, spec, self.device)
+        self.model, self.weights = load_model(folder, config, spec, self.device)
         self.training = Recipe(
             seed=recipe.seed, horizon=spec.horizon, model=self.model.sizes, train=recipe.train,
             loss=recipe.loss, augment=recipe.augment,
         )  # fmt: skip
-        self._claim(digest)
+        self._claim(self.weights)
 
     def _claim(self, digest: str) -> None:
         """Make the folder this improvement's, or see that it is."""
@@ -162,7 +164,7 @@ class Improver:
             [*(each.collected for each in earlier), collected],
             self.model.spec.horizon,
         )
-        judged = self._judge(folder / 'judged.npz', own)
+        judged = self._judge(folder, own)
         self._train(folder, shown, own, judged)
         after = self._evaluate(
             f'round-{number}/after', str(folder / 'checkpoint'), self.tasks,
@@ -198,15 +200,20 @@ class Improver:
             workers=self.workers,
         )
 
-    def _judge(self, path: Path, own: OwnEpisodes) -> Judged:
-        if not path.is_file():
+    def _judge(self, folder: Path, own: OwnEpisodes) -> Judged:
+        path, value = folder / 'judged.npz', folder / 'value'
+        if not path.is_file() or not (value / 'config.json').is_file():
             self.tell(f'fitting the value function to {len(own.outcomes)} episodes')
             recipe = self.recipe
-            judged = own.judge(
+            judged, network = own.judge(
                 self.model, recipe.value, recipe.relabel, recipe.collect.limit, self.device,
                 recipe.seed,
             )  # fmt: skip
-            judged.save(path)
+            tasks = tuple(task.environment for task in self.tasks)
+            fitted = Fitted(self.weights, tasks, len(own.outcomes), recipe.collect.limit)
+            save_value(value, network, registry.resolve(self.policy), fitted)
+            if not path.is_file():  # what has been learned from stays what it was
+                judged.save(path)
         return Judged.load(path)
 
     def _train(

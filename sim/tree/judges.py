@@ -1,8 +1,8 @@
-"""How good a branch of a tree is: a dense reward, or a value function of one's own.
+"""How good a branch of a tree is: a dense reward, a learned value, or a function of one's own.
 
 A judge sees the episode as the branch left it (`live.scene.simulator`, or what the policy would
 see by `live.scene.render_observation()`) and what happened on the way. A value function looks at
-the first alone; a learned one is a function that holds its network.
+the first alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ..errors import SimulationError
@@ -52,16 +53,28 @@ def reward(live: LiveEpisode, moments: Sequence[Moment]) -> float:
 
 
 def load(name: str) -> Judge:
-    """The judge called `name`: 'reward', or 'module:function' from the path or this folder.
+    """The judge called `name`.
+
+    Args:
+        name: 'reward'; the folder of a value function that `flashrt improve` has left; or
+            'module:function' from the path or this folder.
 
     Raises:
         SimulationError: there is no such thing, or it cannot be called.
+        CheckpointError: the folder holds no whole value function.
     """
     if name == 'reward':
         return reward
+    if Path(name).is_dir():
+        from .learned import LearnedValue
+
+        return LearnedValue(Path(name))
     module, _, attribute = name.partition(':')
     if not module or not attribute:
-        raise SimulationError(f"judge {name!r}: name it 'reward' or 'module:function'")
+        raise SimulationError(
+            f"judge {name!r}: no such folder; name it 'reward', the folder of a value function, "
+            "or 'module:function'"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -71,3 +84,15 @@ def load(name: str) -> Judge:
     if not callable(found):
         raise SimulationError(f'judge {name!r} is no function; want one of (live, moments)')
     return cast(Judge, found)
+
+
+def require_fits(judge: Judge, environments: Collection[str]) -> None:
+    """Refuse a learned value that knows nothing of one of `environments`.
+
+    Raises:
+        SimulationError: names the folder and what it was fitted to.
+    """
+    from .learned import LearnedValue
+
+    if isinstance(judge, LearnedValue):
+        judge.require_fits(environments)

@@ -92,6 +92,19 @@ def run_whole(live: LiveEpisode, task: Task, seed: int, budget: int) -> Whole:
     return Whole(success, sum(ticks), tuple(ticks))
 
 
+def check(deployment: Deployment, tasks: Sequence[Task], search: Search) -> None:
+    """Refuse a search that makes no trees of these tasks, or a judge that knows nothing of them.
+
+    Raises:
+        FlashrtError: one line.
+    """
+    search.check(deployment.execute)
+    environments = list(dict.fromkeys(task.environment for task in tasks))
+    for environment in environments:
+        scene_class(environment)
+    judges.require_fits(judges.load(search.judge), environments)
+
+
 def grow_all(
     deployment: Deployment,
     tasks: Sequence[Task],
@@ -123,10 +136,7 @@ def grow_all(
     """
     if episodes < 1 or workers < 1:
         raise SimulationError(f'{episodes} episodes with {workers} workers; both start at 1')
-    search.check(deployment.execute)
-    judges.load(search.judge)
-    for environment in dict.fromkeys(task.environment for task in tasks):
-        scene_class(environment)
+    check(deployment, tasks, search)
     check_policy(deployment, tasks[0].environment)
     jobs = [
         (task, number, evaluation_seed(seed, number))
@@ -139,17 +149,18 @@ def grow_all(
 
 _station: Station | None = None  # of this process
 _search, _compare = Search(), True
+_judge: judges.Judge = judges.reward
 
 
 def _start(deployment: Deployment, search: Search, compare: bool) -> None:
-    global _station, _search, _compare
+    global _station, _search, _compare, _judge
     _station = Station(deployment, Outputs())
-    _search, _compare = search, compare
+    _search, _compare, _judge = search, compare, judges.load(search.judge)
 
 
 def _work(task: Task, number: int, seed: int) -> TreeResult:
     assert _station is not None
     live = _station.open(task.environment)
-    tree = grow(live, task, seed, _search, judges.load(_search.judge))
+    tree = grow(live, task, seed, _search, _judge)
     whole = run_whole(live, task, seed, _search.steps(task.limit)) if _compare else None
     return TreeResult(task.environment, task.name, task.start, number, seed, tree, whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ pytest.importorskip('torch')
 
 from flashrt_policies.flow_vla.advantage import BAD, GOOD
 from flashrt_policies.recipes import RecipeError, load
+from flashrt_policies.training import value_function
 from flashrt_ros import cli
 from flashrt_sim.data.dataset import Episode, write_meta
 from flashrt_sim.data.demonstrations import Order, describe
 from flashrt_sim.data.recording import describe as recorded
 from flashrt_sim.data.recording import slug
+from flashrt_sim.episode import LiveEpisode
 from flashrt_sim.errors import SimulationError
 from flashrt_sim.improve import loop, measure
 from flashrt_sim.improve.choose import choose
@@ -29,6 +32,7 @@ from flashrt_sim.improve.report import change
 from flashrt_sim.rollout.evaluation import Result, Task
 from flashrt_sim.rollout.run import Deployment, Outputs
 from flashrt_sim.seeds import evaluation_seed
+from flashrt_sim.tree import judges
 
 ROOT = Path(__file__).parents[2]
 TOY = """
@@ -118,6 +122,15 @@ def test_the_command_improves_in_a_real_scene(
     assert found['rounds'][0]['pictures'] == 10  # two episodes of nine ticks, every second one
     assert found['after']['episodes'] == 1 and found['others']['before'] is None
     assert (tmp_path / 'out' / 'improvement.png').stat().st_size > 5000
+    # What it thinks of its own end of an episode is within what it was fitted to.
+    judge = judges.load(str(tmp_path / 'out' / 'round-0' / 'value'))
+    judges.require_fits(judge, ['flashrt/MT50-drawer-open-v0'])
+    with pytest.raises(SimulationError, match='not to flashrt/MT50-reach-v0'):
+        judges.require_fits(judge, ['flashrt/MT50-reach-v0'])
+    live = LiveEpisode.open('flashrt/MT50-drawer-open-v0', tiny_policy, delay=0)
+    live.start(3, 'open the drawer')
+    assert -2 <= judge(live, [live.tick()]) <= 0
+    live.close()
 
 
 def made_up(seed: int, ticks: int) -> Episode:
@@ -237,8 +250,8 @@ def test_a_stop_anywhere_costs_nothing(tiny_policy: Path, tmp_path: Path, world:
         assert json.loads(first.replace(str(whole), '')) == json.loads(
             second.replace(str(parts), '')
         )
-    for name in ('round-0/checkpoint', 'round-0/unsaid'):
-        for file in (whole / name).iterdir():
+    for name in ('round-0/checkpoint', 'round-0/unsaid', 'round-0/value', 'round-0/value/policy'):
+        for file in (each for each in (whole / name).iterdir() if each.is_file()):
             assert file.read_bytes() == (parts / name / file.name).read_bytes()
     with np.load(whole / 'round-0/judged.npz') as a, np.load(parts / 'round-0/judged.npz') as b:
         assert all(np.array_equal(a[key], b[key]) for key in a.files)
@@ -267,6 +280,18 @@ def test_rounds_learn_from_all_and_are_judged_by_others(
     assert len(set(learned)) == 4 and not set(learned) & measured
     with np.load(out / 'round-1' / 'judged.npz') as file:
         assert set(file['indicator'].tolist()) == {BAD, GOOD}
+    fitted = [value_function.load(out / f'round-{n}' / 'value').fitted for n in (0, 1)]
+    assert [each.episodes for each in fitted] == [2, 4] and fitted[0].limit == 9
+    assert fitted[0].tasks == ('flashrt/MT50-drawer-open-v0',)
+    # A value function that is gone is fitted again, and nothing that was learned from changes.
+    value, labels = out / 'round-1' / 'value', out / 'round-1' / 'judged.npz'
+    files = {file.name: file.read_bytes() for file in value.glob('*.*')}
+    before, played = labels.read_bytes(), world.played
+    shutil.rmtree(value)
+    assert run(out, tiny_policy, TOY, drawer_open=0.5, reach=0.9) == 0
+    again = {file.name: file.read_bytes() for file in value.glob('*.*')}
+    assert again == files and len(files) == 2
+    assert labels.read_bytes() == before and world.played == played
     # Another recipe must not go on in this folder.
     other = TOY.replace('steps: 2', 'steps: 3')
     capsys.readouterr()

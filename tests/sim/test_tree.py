@@ -226,7 +226,7 @@ def test_a_value_function_of_ones_own(live, tmp_path, monkeypatch):
     path = grow(live, task(8), SEED, Search(2, 8), judges.load('my_value_of_a_tree:learned'))
     assert len(set(path.forks[0].scores)) == 2
     for name, message in {
-        'rewrd': "'reward' or 'module:function'",
+        'rewrd': "'reward', the folder of a value function, or 'module:function'",
         'no_such_module:f': 'no_such_module',
         'my_value_of_a_tree:missing': 'missing',
         'my_value_of_a_tree:number': 'is no function',
