@@ -13,8 +13,10 @@ import atexit
 import importlib
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ _RETRIES = 20  # workers that one episode may lose before the rollout gives up
 _AHEAD = 3  # episodes under way for every processor: starts are made while others play
 # Ray gives itself half a minute to start, and workers a minute: on a busy machine not enough.
 _STARTS = 8
+_AGAIN = 3  # how often a cluster by ray:// is asked: its server gives itself half a minute, too
+_REACH = 10.0  # seconds until a machine of a cluster must answer
 _PATIENCE = {'worker_register_timeout_seconds': 900, 'health_check_timeout_ms': 100_000}
 _STORE = 256 << 20  # bytes of the object store on one machine; a start takes some hundred kB
 
@@ -82,13 +86,30 @@ def _results(
                 running.append(finish.remote(*same, *episode, start.remote(*same, *episode)))
             if not running:
                 return
-            done, running = ray.wait(running)
+            done, running = _wait(ray, running)
             yield _result(ray, done[0])
     finally:
-        for reference in running:
-            ray.cancel(reference, force=True)
+        if ray.is_initialized():  # to cancel where Ray is gone would start another one
+            for reference in running:
+                with suppress(Exception):
+                    ray.cancel(reference, force=True)
         if mine:
             ray.shutdown()
+
+
+def _wait(ray: Any, running: list[Any]) -> tuple[list[Any], list[Any]]:
+    try:
+        done, left = ray.wait(running)
+        return done, left
+    except (ConnectionError, ray.exceptions.RayError) as error:
+        raise _gone(error) from None
+
+
+def _gone(error: Exception) -> SimulationError:
+    return SimulationError(
+        f'the connection to Ray is lost ({_line(error)}); with --json or --parquet the same '
+        'command goes on with what is left, over Ray or with --engine local'
+    )
 
 
 def share(resources: dict[str, float], device: str) -> dict[str, float]:
@@ -111,6 +132,8 @@ def _result(ray: Any, reference: Any) -> Result:
         return found
     except ray.exceptions.RayTaskError as error:
         raise SimulationError(str(error.cause)) from None
+    except (ConnectionError, ray.exceptions.LocalRayletDiedError) as error:
+        raise _gone(error) from None
     except ray.exceptions.RayError as error:
         raise SimulationError(
             f'an episode lost its worker {_RETRIES + 1} times ({type(error).__name__}); see the '
@@ -136,6 +159,7 @@ def _load(alone: bool) -> Any:
 def _connect(ray: Any, workers: int, address: str | None) -> None:
     options: dict[str, Any] = {'log_to_driver': False, 'logging_level': 'CRITICAL'}
     if address is not None:
+        _reach(address)
         options['address'] = address
     else:
         options |= {
@@ -151,13 +175,47 @@ def _connect(ray: Any, workers: int, address: str | None) -> None:
             return
         except Exception as error:  # Ray raises many kinds here, some of no class of their own
             ray.shutdown()
-            late = address is None and 'timed out' in str(error) and attempt + 1 < _STARTS
+            text = str(error)
+            if address is None:
+                late = 'timed out' in text and attempt + 1 < _STARTS
+            else:
+                late = 'Initialization failure' in text and attempt + 1 < _AGAIN
             if not late:
-                line = str(error).strip().split('\n')[0].rstrip('.')
                 raise SimulationError(
-                    f'no Ray at {address or "this machine"}: {line}; start a cluster with ray '
-                    'start --head, or leave --address out'
+                    f'no Ray at {address or "this machine"}: {_line(error)}; start a cluster with '
+                    f'ray start --head, or leave --address out{_token(address)}'
                 ) from None
+
+
+def _reach(address: str) -> None:
+    """Refuse a place where nobody listens: Ray itself would try for minutes.
+
+    Raises:
+        SimulationError: one line.
+    """
+    host, _, port = address.removeprefix('ray://').rpartition(':')
+    if not host or not port.isdigit():
+        return  # 'auto', or a form of Ray's own
+    try:
+        socket.create_connection((host.strip('[]'), int(port)), _REACH).close()
+    except (OSError, OverflowError) as error:
+        raise SimulationError(
+            f'no Ray at {address}: {_line(error)}; want host:6379 of ray start --head on a '
+            'machine of its cluster, or ray://host:10001 from any other'
+        ) from None
+
+
+def _line(error: Exception) -> str:
+    """The line of a message that says most: the first, or the last where that only leads to it."""
+    lines = str(error).strip().split('\n')
+    return lines[-1 if lines[0].endswith(':') else 0].strip().rstrip('.')
+
+
+def _token(address: str | None) -> str:
+    """A hint: what Ray finds by 'auto' it gives its token, but to no address that it is told."""
+    if address in (None, 'auto') or 'RAY_AUTH_MODE' in os.environ:
+        return ''
+    return '; if it asks for a token, set RAY_AUTH_MODE=token and have the same token here'
 
 
 # In the workers -------------------------------------------------------------------------------

@@ -193,17 +193,103 @@ class Late:
         """Clean up."""
 
 
-def test_a_busy_machine_is_given_time():
+REFUSED = 'Initialization failure from server:\nTraceback (...)\nNo server.'
+
+
+def test_a_busy_machine_is_given_time(monkeypatch):
     """Ray's own half minute is not enough everywhere; what else is wrong is one line at once."""
-    late = Late('The node timed out during startup.', 2)
-    ray_engine._connect(late, 1, None)
-    assert late.attempts == 3
-    for ray, address in ((Late('No cluster.\nMore.', 99), 'auto'), (Late('No room.', 99), None)):
-        with pytest.raises(
-            SimulationError, match=r'no Ray at .*: No (cluster|room); start'
-        ) as error:
+    monkeypatch.delenv('RAY_AUTH_MODE', raising=False)
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        client = f'ray://127.0.0.1:{server.getsockname()[1]}'
+        for message, address in (
+            ('The node timed out during startup.', None), (REFUSED, client),
+        ):  # fmt: skip
+            late = Late(message, 2)
+            ray_engine._connect(late, 1, address)
+            assert late.attempts == 3
+        for message, address, attempts in (
+            ('No cluster.\nMore.', 'auto', 1), ('No room.', None, 1), (REFUSED, client, 3),
+        ):  # fmt: skip
+            ray = Late(message, 99)
+            with pytest.raises(
+                SimulationError, match=r'no Ray at .*: No (cluster|room|server); start'
+            ) as error:
+                ray_engine._connect(ray, 1, address)
+            assert ray.attempts == attempts and '\n' not in str(error.value)
+            assert ('RAY_AUTH_MODE=token' in str(error.value)) == (address == client)
+
+
+def test_where_nobody_listens_is_one_line_at_once():
+    """Ray would try for minutes; a place where somebody listens is left to Ray."""
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        port = server.getsockname()[1]
+        ray_engine._reach(f'127.0.0.1:{port}')
+    for address in (f'127.0.0.1:{port}', f'ray://127.0.0.1:{port}', 'ray://127.0.0.1:99999'):
+        ray = Late('', 0)
+        with pytest.raises(SimulationError, match=f'no Ray at {address}: .* want host:6379'):
             ray_engine._connect(ray, 1, address)
-        assert ray.attempts == 1 and '\n' not in str(error.value)
+        assert ray.attempts == 0
+    ray_engine._reach('auto')
+
+
+class Gone(Late):
+    """Stands in for a Ray whose head was lost: nothing more can be asked."""
+
+    class exceptions:  # noqa: N801, as in Ray
+        """Ray's errors."""
+
+        RayError = RuntimeError
+        RayTaskError = type('RayTaskError', (RuntimeError,), {})
+        LocalRayletDiedError = type('LocalRayletDiedError', (RuntimeError,), {})
+
+    up, cancelled = True, 0
+    asked = ConnectionError('Client is shutting down.')
+    got = None
+
+    def is_initialized(self):
+        """As long as nobody has noticed."""
+        return self.up
+
+    def cluster_resources(self):
+        """Two processors."""
+        return {'CPU': 2.0}
+
+    def remote(self, **options):
+        """A task that is never done."""
+        return lambda function: type('Task', (), {'remote': staticmethod(lambda *a: 0)})
+
+    def wait(self, running):
+        """The connection may be lost."""
+        if self.asked:
+            self.up = False
+            raise self.asked
+        return running[:1], running[1:]
+
+    def get(self, reference):
+        """An episode that is lost."""
+        raise self.got
+
+    def cancel(self, reference, force):
+        """Ray would start anew here."""
+        self.cancelled += 1
+
+
+def test_a_lost_cluster_is_one_line(monkeypatch):
+    """It says how to go on; nothing is asked of a Ray that is gone. A lost worker is another."""
+    play = ray_engine.play_on_ray
+    for asked, got, message in (
+        (Gone.asked, None, 'Client is shutting down.*the same command goes on'),
+        (None, Gone.asked, 'Client is shutting down.*the same command goes on'),
+        (None, Gone.exceptions.LocalRayletDiedError('No raylet.\nMore.'), r'lost \(No raylet\)'),
+        (None, RuntimeError('Crashed.'), r'lost its worker 21 times \(RuntimeError\)'),
+    ):
+        gone = Gone('', 0)
+        gone.asked, gone.got = asked, got
+        monkeypatch.setattr(ray_engine, '_load', lambda alone, gone=gone: gone)
+        with pytest.raises(SimulationError, match=message) as caught:
+            list(play(Deployment(), Outputs(), [(TASK, 0, 1), (TASK, 1, 2)], 1))
+        assert '\n' not in str(caught.value)
+        assert gone.cancelled == (0 if asked else 1)
 
 
 @pytest.mark.parametrize(
