@@ -30,6 +30,9 @@ ARGUMENTS = [
     '--limit', '24',
 ]  # fmt: skip
 STORE = 100 << 20  # bytes of a node's object store
+# How often a node is asked whether it lives. One that is gone does not answer five times in a row
+# and is noticed in seconds; one that is slow still has ten seconds for each answer.
+ASKED = '{"health_check_period_ms": 300}'
 
 
 def below(root):
@@ -136,7 +139,7 @@ def cluster():
     try:
         made.start(
             'head', '--head', f'--port={made.port}', f'--ray-client-server-port={made.client}',
-            '--include-dashboard=false', '--num-cpus=0',
+            '--include-dashboard=false', '--num-cpus=0', f'--system-config={ASKED}',
         )  # fmt: skip
 
         address = until(made.address, 'the head is there')
