@@ -18,6 +18,7 @@ import numpy as np
 
 from flashrt_ros.errors import FlashrtError
 from flashrt_ros.nodes.convert import key
+from flashrt_ros.nodes.judging import RULES
 from flashrt_ros.nodes.lifecycle import Lifecycle
 from flashrt_ros.nodes.operator import Operator
 from flashrt_ros.nodes.runner import System, free_domain
@@ -96,6 +97,7 @@ def robot(device: str, lateness: Path | None = None) -> Iterator[Robot]:
         'brain': {
             'device': device,
             'delay': DELAY[device.partition(':')[0]],
+            'planner': RULES,  # the planner has a benchmark of its own
             'subgoal_max_ticks': 0,
             'realtime_priority': 10,
         },

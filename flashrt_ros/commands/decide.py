@@ -44,8 +44,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('--words', type=Path, help='of --check; those of the shipped planner')
     parser.add_argument('--seed', type=int, default=1, help='of --check (%(default)s)')
     parser.add_argument('--json', type=Path, help='of --check: write what was measured there')
-    parser.add_argument('--planner', required=True, help='checkpoint folder or .gguf file')
-    parser.add_argument('--style', help='of the prompts: bytes, plain or chat')
+    parser.add_argument(
+        '--planner', default='shipped', help='checkpoint folder or .gguf file (%(default)s)'
+    )
+    parser.add_argument('--style', help='of the prompts: short, plain or chat')
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
     parser.add_argument('--dtype', help='float32, bfloat16 or float16')
     parser.add_argument('--capacity', type=int, default=4096, help='longest state, tokens')

@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('--seed', type=int, default=0, help='scene and noise (%(default)s)')
     parser.add_argument('--policy', default='drawer', help='weights: a name or a folder')
     parser.add_argument(
-        '--planner', default='rules', help='checkpoint of a language model, or rules'
+        '--planner', default='shipped', help='checkpoint of a language model, shipped, or rules'
     )
     parser.add_argument(
         '--record', action='store_true', help='an MCAP file and a report page per episode'

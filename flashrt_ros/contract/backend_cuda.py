@@ -99,7 +99,7 @@ class CudaBackend:
         ):
             fn()
 
-        def launch() -> None:
+        def launch(_kept: Launch = fn) -> None:  # the graph reads tensors that `fn` alone may hold
             current = torch.cuda.current_stream(self.device)
             last = self._last.get(pool)
             if last is not None and last != current:

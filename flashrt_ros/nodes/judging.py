@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flashrt_ros.control.deciding import DecidingPlanner, Moment, Verdict
-from flashrt_ros.control.planner import Planner, ScriptedPlanner
+from flashrt_ros.control.planner import Planner, PlannerError, ScriptedPlanner
 from flashrt_ros.control.text import encode
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flashrt_ros.control.mailbox import Mailbox
 
 RULES = 'rules'  # in place of a checkpoint: plan by rule
+TRAINED = 'short'  # style of the prompts of planners that were trained for these questions
 SURE = 0.8  # how sure an answer must be to count
 CAPACITY = 2048  # tokens of the longest situation
 CHECKPOINT_BYTES = 32 << 20  # for the states that a next situation resumes
@@ -97,7 +98,7 @@ def make_planner(
     """Return a planner.
 
     Args:
-        planner: checkpoint of a language model, or `RULES`.
+        planner: checkpoint of a language model, 'shipped', or `RULES`.
         skills: what the policy can do.
         sure: how sure an answer must be to count.
         max_ticks: ticks after which a subgoal counts as failed; 0 = never.
@@ -107,11 +108,13 @@ def make_planner(
 
     Raises:
         CheckpointError: there is no such model.
+        PlannerError: it was not trained on scenes of so many skills.
     """
     if planner == RULES:
         return ScriptedPlanner(skills, done_ticks, max_ticks)
     from flashrt_policies.planner_lm.decide import open_decider
     from flashrt_policies.planner_lm.handoff import HandOff
+    from flashrt_policies.planner_lm.situation import MOST
     from flashrt_ros.capsule.registry import Registry
     from flashrt_ros.contract.context import Context
 
@@ -128,6 +131,11 @@ def make_planner(
         longest_round=CAPACITY,
         hand_off=hand_off,
     )
+    if decider.prompter.style == TRAINED and len(skills) > MOST:
+        raise PlannerError(
+            f'planner {planner!r} reads scenes of up to {MOST} skills, not of {len(skills)}; name '
+            f"the scene's in the parameter skills, or set planner to {RULES!r}"
+        )
     judge = ModelJudge(decider, skills, hand_off, mailbox)
     return DecidingPlanner(judge, skills, sure, max_ticks)
 

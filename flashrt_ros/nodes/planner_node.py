@@ -27,7 +27,7 @@ from flashrt_ros.nodes.spin import run
 PARAMS = (
     *PLANNER_PARAMS,
     Param('policy', 'drawer', 'whose skills are planned with: shipped name, or a folder'),
-    Param('skills', [''], 'subgoals that are understood, in place of those of the policy'),
+    Param('torch_threads', 1, 'threads torch may use on the CPU', 1, 256),
     Param(
         'valid_ticks', 40, 'ticks a subgoal counts unless it is renewed; 0 = for ever', 0, 10**6
     ),
@@ -56,9 +56,8 @@ class PlannerNode(Managed):
 
     def skills(self) -> Sequence[str]:
         """Return the subgoals that are understood."""
-        given = [skill for skill in self.p.skills if skill]
-        if given:
-            return given
+        if any(self.p.skills):
+            return self.p.skills
         from flashrt_policies import registry
 
         return registry.spec(self.p.policy).skills
@@ -69,6 +68,9 @@ class PlannerNode(Managed):
 
     def configure(self) -> None:
         """Make the planner and listen."""
+        import torch
+
+        torch.set_num_threads(self.p.torch_threads)
         self.planner: Planner = planner_of(self.p, self.skills())
         self._shelf: Shelf[tuple[dict, dict]] = Shelf('the planner', self.p.capsules)
         self.listen(EpisodeState, names.EPISODE, self._on_episode, qos.LATCHED)

@@ -14,7 +14,8 @@ from flashrt_ros.nodes.judging import SURE, make_planner
 from flashrt_ros.nodes.params import Param
 
 PLANNER_PARAMS = (
-    Param('planner', 'rules', 'who plans: checkpoint of a language model, or "rules"'),
+    Param('planner', 'shipped', 'who plans: checkpoint of a language model, shipped, or rules'),
+    Param('skills', [''], 'subgoals that are planned with, in place of those of the policy'),
     Param('sure', SURE, 'how sure an answer must be to count', 0.5, 1.0),
     Param('decide_every', 8, 'control ticks from one round of questions to the next', 1, 1000),
     Param('decide_at', 4, 'the tick of them that is asked at', 0, 999),
@@ -31,6 +32,7 @@ def planner_of(
     """Return the planner that a node's `PLANNER_PARAMS` ask for; see `make_planner`."""
     from flashrt_ros.contract.context import Context
 
+    skills = tuple(skill for skill in params.skills if skill) or skills
     if ctx is None and params.planner_device != 'cpu':
         ctx = Context(params.planner_device)
     return make_planner(

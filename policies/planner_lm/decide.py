@@ -2,7 +2,7 @@
 
 All questions of a call are branches of one state and answered in one pass, each with exactly the
 answer that it would get alone (`hybrid_lm.fork`). Any checkpoint that `flashrt lm` runs will do;
-`flashrt train planner` makes one for the robot's own questions.
+`flashrt train planner` makes one for the robot's own questions, and has made the shipped one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from flashrt_policies.hybrid_lm.fork.request import Branch, Request
 from flashrt_policies.hybrid_lm.opening import read_checkpoint
 from flashrt_policies.planner_lm.prompt import Asked, Prompter
 from flashrt_policies.planner_lm.questions import Answer, Question
+
+SHIPPED = 'shipped'  # stands for the planner that comes with the package
+SHIPPED_FOLDER = Path(__file__).parents[1] / 'weights' / 'planner'
 
 if TYPE_CHECKING:
     from flashrt_policies.planner_lm.handoff import HandOff
@@ -88,7 +91,7 @@ def open_decider(
     """Open a checkpoint for questions.
 
     Args:
-        path: a Hugging Face folder, or a .gguf file.
+        path: a Hugging Face folder, a .gguf file, or `SHIPPED`.
         ctx: the device's context, not frozen yet; None for one of the CPU.
         registry: where states leave checkpoints to resume from; None for none.
         capacity: longest state, tokens.
@@ -106,7 +109,8 @@ def open_decider(
     from flashrt_ros.contract.context import Context
 
     ctx = ctx or Context('cpu')
-    config, weights, tokenizer = read_checkpoint(path, ctx.device, dtype)
+    folder = SHIPPED_FOLDER if str(path) == SHIPPED else path
+    config, weights, tokenizer = read_checkpoint(folder, ctx.device, dtype)
     engine = ForkEngine(
         ctx,
         config,

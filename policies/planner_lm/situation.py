@@ -30,6 +30,8 @@ DONE = YesNo('Done?')
 SAFE = YesNo('Safe?')
 STOP = YesNo('Stop?')
 NEXT = 'Next?'
+# Skills of a scene at most, where a planner of `flashrt train planner` is asked.
+MOST = 11
 # Safe is: an observation younger than this,
 STALE_MS = 250
 # fewer ticks missed since the last decision than this,
