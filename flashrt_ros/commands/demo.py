@@ -83,18 +83,24 @@ def understand(instruction: str, policy: str, planner: str) -> list[str]:
     Raises:
         FlashrtError: The weights are missing or the instruction cannot be carried out.
     """
-    from flashrt_policies import registry
     from flashrt_ros.control.planner import PlannerError
     from flashrt_ros.nodes.judging import make_planner
 
-    skills = registry.spec(policy).skills
-    plan = list(make_planner(planner, skills).start(instruction))
+    plan = list(make_planner(planner, offered(policy)).start(instruction))
     if len(plan) < 2:
         raise PlannerError(
             f'the demo interrupts the second subgoal, and "{instruction}" has one; '
             f'say for example "{INSTRUCTION}"'
         )
     return plan
+
+
+def offered(policy: str) -> list[str]:
+    """Return what a policy can do in the demo's scene; everything where it names none of that."""
+    from flashrt_policies import registry
+
+    skills = registry.spec(policy).skills
+    return [skill for skill in registry.SKILLS['drawer'] if skill in skills] or list(skills)
 
 
 def prepare() -> None:
@@ -141,7 +147,8 @@ def _attempt(args: argparse.Namespace, plan: list[str], folder: Path, progress: 
     domain = free_domain()
     prefer(os.getpid(), NICENESS)  # who interrupts a robot must not come too late
     table = processes(recorder=args.record, lockstep=args.lockstep)
-    overrides = {'brain': {'policy': args.policy, 'planner': args.planner}}
+    skills = str(offered(args.policy))
+    overrides = {'brain': {'policy': args.policy, 'planner': args.planner, 'skills': skills}}
     if args.record:
         for old in folder.glob('*.mcap'):  # of an attempt before
             old.unlink()

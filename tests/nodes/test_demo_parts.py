@@ -12,6 +12,7 @@ import pytest
 from builtin_interfaces.msg import Time
 
 from flashrt_ros import cli
+from flashrt_ros.commands.demo import offered, understand
 from flashrt_ros.nodes.demo import figures
 from flashrt_ros.nodes.demo.output import OutputError, run_folder
 from flashrt_ros.nodes.demo.story import Told
@@ -187,7 +188,12 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     [
         (['--policy', '/no/weights'], "policy '/no/weights' is no checkpoint folder"),
         (['--seed', '-3'], '--seed is -3; it must be from 0'),
-        (['--instruction', 'make coffee'], '"make coffee" is no subgoal of this policy'),
+        (['--instruction', 'make coffee'], '"make coffee" cannot be done here'),
+        (
+            ['--planner', 'rules', '--instruction', 'make coffee'],
+            '"make coffee" is no subgoal of this policy',
+        ),
+        (['--planner', '/no/model'], '/no/model is neither a checkpoint folder nor'),
         (['--instruction', 'open the drawer'], 'the demo interrupts the second subgoal'),
     ],
 )
@@ -204,6 +210,14 @@ def test_wrong_input_is_one_line(
     assert sentence in told_of
     assert told_of.count('\n') == 1
     assert not out.exists()
+
+
+def test_a_policy_of_fifty_skills_is_asked_for_those_of_the_scene() -> None:
+    """The planner chooses from what the drawer's scene can do, whatever else the policy can."""
+    assert offered('mt50') == offered('drawer') == ['open the drawer', 'close the drawer']
+    assert understand('close the drawer and open it', 'mt50', 'shipped') == [
+        'close the drawer', 'open the drawer',
+    ]  # fmt: skip
 
 
 def test_a_busy_machine_is_told_from_a_wrong_result() -> None:
