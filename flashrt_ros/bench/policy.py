@@ -45,12 +45,12 @@ def rates(device: str) -> dict[str, float]:
     return {'operations': 2 * 8192**3 / product * 1e6, 'bytes': 2 * 2**30 / copied * 1e6}
 
 
-def floor(measured: Measured, rate: dict[str, float]) -> dict[str, object]:
+def floor(measured: Measured, rate: dict[str, float], float8: bool = False) -> dict[str, object]:
     """Return what no implementation is below, milliseconds."""
     if not rate:
         return {}
     room = PROMPTS[measured.family]
-    work = operations(measured.sizes, measured.family, measured.views, room)
+    work = operations(measured.sizes, measured.family, measured.views, room, float8)
     prefix, step = (
         max(work[f'{part} operations'] / rate['operations'], work[f'{part} bytes'] / rate['bytes'])
         for part in ('prefix', 'step')
@@ -83,7 +83,7 @@ def chunk_rows(
         whole = timing(measured, measured.replay, runs)
     whole['host'] = timing(measured, measured.act, max(3, runs // 4))['p50']
     whole['identical'] = float(identical(measured, first))
-    found = [Row(work, whole['p50'], 'ms', floor=floor(measured, rate), spread=whole)]
+    found = [Row(work, whole['p50'], 'ms', floor=floor(measured, rate, float8), spread=whole)]
     tasks = [TASK[: PROMPTS[family] - 2] + letter for letter in 'ab']
     turn = [0]
 

@@ -132,14 +132,17 @@ class Measured:
         self.ctx.current_stream().synchronize()
 
 
-def operations(sizes: Sizes, family: str, views: int, prompt: int) -> dict[str, float]:
-    """Return operations and bytes of one chunk, each matrix read once per use, two bytes each.
+def operations(
+    sizes: Sizes, family: str, views: int, prompt: int, float8: bool = False
+) -> dict[str, float]:
+    """Return operations and bytes of one chunk, each matrix read once per use.
 
     Args:
         sizes: of the network.
         family: says what the expert attends to, and what the prefix ends with.
         views: cameras.
         prompt: tokens of the prompt, padding included.
+        float8: the expert's numbers take one byte each instead of two.
     """
     tower, text, expert = sizes.tower, sizes.text, sizes.expert
     patches = views * (tower.side // tower.patch) ** 2
@@ -161,5 +164,5 @@ def operations(sizes: Sizes, family: str, views: int, prompt: int) -> dict[str, 
         'prefix operations': before,
         'prefix bytes': 2.0 * (image + stack(text)),
         'step operations': step,
-        'step bytes': 2.0 * stack(expert),
+        'step bytes': (1.0 if float8 else 2.0) * stack(expert),
     }

@@ -37,6 +37,8 @@ def test_operations_are_those_of_the_published_sizes() -> None:
     """π0.5 with two views: 3.3 TFLOP before the steps, and 0.62 GB of weights for each."""
     work = operations(FULL['pi05'], 'pi05', 2, PROMPTS['pi05'])
     assert work['prefix operations'] == pytest.approx(3.3e12, rel=0.03)
+    halved = operations(FULL['pi05'], 'pi05', 2, PROMPTS['pi05'], float8=True)
+    assert halved == {**work, 'step bytes': work['step bytes'] / 2}
     assert work['step bytes'] == pytest.approx(0.622e9, rel=0.01)
 
 
