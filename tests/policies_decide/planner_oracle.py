@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from flashrt_policies.planner_lm import situation as rules
 from flashrt_policies.planner_lm.situation import CANNOT, FINISHED
-from flashrt_policies.planner_lm.training import instructions as blocks
-from flashrt_policies.planner_lm.training import robots
+from flashrt_policies.planner_lm.training import blocks, robots
 from flashrt_policies.planner_lm.training.words import (
     Words,
     gerund,
@@ -148,7 +147,8 @@ class Oracle:
 
     def _pieces(self, task: str) -> Iterator[tuple[str, list[str]]]:
         """Yield the phrases of an instruction and what stands between them, in order."""
-        whole = any(text in task for text in self.words.foreign['whole'])
+        forms = (f(t) for t in self.words.foreign['whole'] for f in (str, gerund, participle))
+        whole = any(form in task for form in forms)
         text = task if whole else self.strange.sub(STRANGE, task)
         parts = re.findall(r"[a-z0-9'-]+|[^a-z0-9'-]+", text)
         at = 0

@@ -13,7 +13,7 @@ import pytest
 from planner_oracle import Oracle
 
 from flashrt_policies.planner_lm.situation import CANNOT, FINISHED, Situation
-from flashrt_policies.planner_lm.training import instructions, robots
+from flashrt_policies.planner_lm.training import blocks, instructions, robots
 from flashrt_policies.planner_lm.training.examples import DECISIONS, Example, Examples
 from flashrt_policies.planner_lm.training.marks import CLASSES, marks, meant
 from flashrt_policies.planner_lm.training.words import (
@@ -74,17 +74,17 @@ def test_no_way_means_two_skills(words: Words) -> None:
             assert owner.setdefault(way, skill.text) == skill.text, way
 
 
-def blocks(held_out: bool) -> list[str]:
+def split(held_out: bool) -> list[str]:
     """Return the building blocks of one split."""
-    tables = [getattr(instructions, name) for name in dir(instructions) if name.isupper()]
+    tables = [getattr(blocks, name) for name in dir(blocks) if name.isupper()]
     entries = [entry for table in tables for entry in table if isinstance(entry, str)]
-    trained, marked = instructions._parts(tuple(entries))
+    trained, marked = blocks.parts(tuple(entries))
     return marked if held_out else trained
 
 
 def test_held_out_blocks_are_no_trained_ones() -> None:
     """No block is in both splits; each held-out one is made of words that trained ones have."""
-    trained, away = blocks(held_out=False), blocks(held_out=True)
+    trained, away = split(held_out=False), split(held_out=True)
     assert away
     assert not set(trained) & set(away)
     known = set(re.findall(r"[a-z']+", ' '.join(trained)))

@@ -1,17 +1,15 @@
-"""Instructions made up from steps: order words, politeness, pronouns, repeats, what not to do.
+"""Instructions made up from steps and building blocks.
 
-Every building block stands in a table whose entries are trained, or, marked with ``!``, held out:
-an instruction for measuring is built from held-out blocks and held-out ways wherever they exist.
-Held-out blocks use words that trained ones use, in an order that was never seen.
+An instruction for measuring is built from held-out blocks and held-out ways wherever they exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from random import Random
 
+from flashrt_policies.planner_lm.training import blocks
 from flashrt_policies.planner_lm.training.words import (
     SAID,
     Skill,
@@ -22,89 +20,6 @@ from flashrt_policies.planner_lm.training.words import (
     unseen,
     with_pronoun,
 )
-
-# {b} base form, {g} gerund, {p} participle of a step; {x} is a step that must not be done.
-OPENERS = (
-    '', '', '', 'first ', 'first, ', 'first of all ', 'first of all, ', 'to begin with, ',
-    'to start, ', 'start by {g}', 'begin by {g}', 'begin with {g}', '!start with {g}',
-    '!at first ',
-)  # fmt: skip
-JOINS = (
-    ', then ', ', then ', ' then ', ' and then ', ', and then ', '; ', '; then ', '. then ',
-    '. then, ', ', after that ', '. after that, ', '. after that ', ', next ', '. next, ',
-    '. next ', ', afterwards ', '. afterwards, ', ' and afterwards ', ', and after that ',
-    ' and next ', '. when that is done, ', '. when you are done, ', ', followed by {g}', '. now ',
-    ', second ', '. second, ', ' and ', ', and ', ', ', '. ', '!; after that ', '!. and then ',
-    '!; next, ', '!; afterwards ', '!. when that is done, then ', '!, and next ',
-)  # fmt: skip
-LASTS = (
-    ', and finally ', ', finally ', '. finally, ', '. finally ', ' and finally ', ', lastly ',
-    ', and lastly ', '. last of all, ', ', and in the end ', '. in the end, ', ', and at last ',
-    ' and last ', ', and to finish, ', ', finishing by {g}', '!. and finally, ', '!; in the end ',
-    '!, last of all ', '!; finally ',
-
-)  # fmt: skip
-# The first two steps as one clause; "1" comes first.
-PAIRS = (
-    '{b2} after {g1}', 'after {g1}, {b2}', 'after {g1} {b2}', 'before {g2}, {b1}',
-    'before {g2} {b1}', '{b1} before {g2}', 'once you have {p1}, {b2}',
-    'after you have {p1}, {b2}', '{b2} once you have {p1}', '{b1} before you {b2}',
-    'before you {b2}, {b1}', '{b2}, but first {b1}', '{b2}, but before that {b1}',
-    '{b2}, but {b1} first', '{b2}. before that, {b1}', '{b1}, and only then {b2}',
-    '{b2}, but only after {g1}', 'as soon as you have {p1}, {b2}', 'when you have {p1}, {b2}',
-    '{b2} when you have {p1}', '!{b2} after you have {p1}', '!{b2}; before that, {b1}',
-    '!{b2}. but first {b1}', '!once you have {p1} {b2}', '!{b2}, but only once you have {p1}',
-    '!as soon as you are done {g1}, {b2}',
-
-)  # fmt: skip
-NUMBERS = ('{n}. ', '{n}) ', 'step {n}: ', '{n}: ', '!step {n}. ')
-ORDINALS = ('one', 'two', 'three', 'four', 'five', 'six')
-TWICE = ('{b} twice', '{b} two times', '{b} and then do it again', '{b}, then do that again',
-         '!{b}, and then do that again')  # fmt: skip
-# Around a whole request that begins with a verb.
-WRAPS = (
-    '{}', '{}', '{}', 'please {}', 'please, {}', 'could you {}', 'could you please {}',
-    'can you {}', 'can you please {}', 'would you {}', 'would you please {}', 'i want you to {}',
-    'i would like you to {}', 'i need you to {}', 'we need you to {}', 'you should {}',
-    'you must {}', 'you have to {}', 'kindly {}', 'your job is to {}', 'your task is to {}',
-    'go ahead and {}', 'try to {}', 'it would be nice if you could {}', 'now {}', 'let us {}',
-    'be so kind as to {}', 'i ask you to {}', 'the plan is to {}', 'it is time to {}',
-    '!we would like you to {}', '!can you kindly {}', '!you need to {}', '!it is your job to {}',
-    '!i ask you to please {}',
-
-)  # fmt: skip
-FRONTS = (
-    '', '', '', '', '', '', 'robot, ', 'robot: ', 'hey robot, ', 'hey, ', 'ok, ', 'ok robot, ',
-    'task: ', 'listen: ', 'good morning. ', 'hello. ', 'hello robot, ', 'here is what i need: ',
-    'i am in a hurry. ', 'the room is a mess. ', 'it is cold in here. ', 'my hands are full. ',
-    'we are almost done for today. ', 'there is not much time. ', 'here is the plan: ',
-    'this is what you do: ', 'listen, robot: ', '!hello, ', '!ok, here is the plan: ',
-    '!good morning, robot. ', '!hey robot. i am in a hurry. ',
-
-)  # fmt: skip
-BACKS = (
-    '', '', '', '', '', '', '.', '.', '!', ', please', ' please.', ', thank you.', '. thank you.',
-    ' for me', ' for me, please', '. that is all.', '. take your time.', '. be careful.',
-    '. nothing else.', '. i will be back soon.', ', will you?', ' right now', ' now', ', ok?',
-    '. do it slowly.', '. and be careful.', '!. please take your time.', '! thank you.',
-    '!. that is all for now.', '! for me, thank you.',
-
-)  # fmt: skip
-NOTS_BEFORE = (
-    'do not {x}. ', "don't {x}. ", 'do not {x}, just ', "don't {x}, ", 'instead of {gx}, ',
-    'rather than {gx}, ', 'without {gx}, ', 'never {x}. ', 'you must not {x}. ',
-    'there is no need to {x}, just ', '!do not {x}; ', "!don't {x}; just ",
-    '!you must never {x}. ',
-
-)  # fmt: skip
-NOTS_AFTER = (
-    ', but do not {x}', ", but don't {x}", '. do not {x}', ". don't {x}", ', and do not {x}',
-    ' without {gx}', ', but never {x}', '. never {x}', ', but you must not {x}', '; do not {x}',
-    ', and there is no need to {x}', ' instead of {gx}', ' rather than {gx}', "!; don't {x}",
-    '!, and never {x}', '!. you must not {x}',
-
-)  # fmt: skip
-NOTS_ALONE = ('do not {x}', "don't {x}", 'never {x}', 'you must not {x}', '!please do not {x}')
 
 
 @dataclass(frozen=True)
@@ -143,7 +58,7 @@ class Composer:
 
     def pick(self, rng: Random, table: Sequence[str]) -> str:
         """Return one block of a table: never a held-out one in training."""
-        trained, marked = _parts(tuple(table))
+        trained, marked = blocks.parts(tuple(table))
         if self.held_out and marked and rng.random() < 0.6:
             return rng.choice(marked)
         return rng.choice(trained)
@@ -246,7 +161,7 @@ class Composer:
     def _only_not(self, rng: Random, scene: Sequence[str]) -> Instruction:
         name = rng.choice(list(scene))
         way = plain(self.way(rng, self.words.skills[name])) + SAID[0]
-        text = self.pick(rng, NOTS_ALONE).format(x=way, gx=gerund(way))
+        text = self.pick(rng, blocks.NOTS_ALONE).format(x=way, gx=gerund(way))
         text, said = _told(self._wrap(rng, text, False), [name])
         return Instruction(text, (), True, said)
 
@@ -258,26 +173,26 @@ class Composer:
         count, kind = len(ways), rng.random()
         if count == 1:
             if kind < 0.06:
-                return self.pick(rng, TWICE).format(b=texts[0]), True, steps * 2
+                return self.pick(rng, blocks.TWICE).format(b=texts[0]), True, steps * 2
             return texts[0], True, steps
         # "It" must stay what was named last, so such steps keep their order in the text.
         pronoun = any('it' in plain(way).split() for way in ways[1:3])
         if kind < 0.28 and not pronoun:
-            template = self.pick(rng, PAIRS)
+            template = self.pick(rng, blocks.PAIRS)
             text = template.format(
                 b1=texts[0], b2=texts[1], g1=gerund(texts[0]), g2=gerund(texts[1]),
                 p1=participle(texts[0]), p2=participle(texts[1]),
             )  # fmt: skip
             return self._join(rng, text, texts[2:]), template.startswith('{b'), steps
         if kind < 0.36:
-            number = self.pick(rng, NUMBERS)
+            number = self.pick(rng, blocks.NUMBERS)
             end = rng.choice((' ', '. ', ', ', '; '))
-            names = ORDINALS if 'step' in number and rng.random() < 0.5 else '123456'
+            names = blocks.ORDINALS if 'step' in number and rng.random() < 0.5 else '123456'
             parts = [number.format(n=names[i]) + text for i, text in enumerate(texts)]
             return end.join(parts), False, steps
         if kind < 0.46:
             return ', '.join(texts[:-1]) + rng.choice((' and ', ', and ')) + texts[-1], True, steps
-        opener = self.pick(rng, OPENERS)
+        opener = self.pick(rng, blocks.OPENERS)
         head = opener.format(g=gerund(texts[0]))
         text = head if '{g}' in opener else head + texts[0]
         verb_first = opener in ('', 'first ', 'first of all ')
@@ -286,7 +201,7 @@ class Composer:
     def _join(self, rng: Random, text: str, rest: Sequence[str]) -> str:
         for index, step in enumerate(rest):
             last = index == len(rest) - 1 and rng.random() < 0.6
-            join = self.pick(rng, LASTS if last else JOINS)
+            join = self.pick(rng, blocks.LASTS if last else blocks.JOINS)
             text += join.format(g=gerund(step)) if '{g}' in join else join + step
         return text
 
@@ -304,15 +219,15 @@ class Composer:
         way = plain(self.way(rng, self.words.skills[name])) + SAID[-1]
         filling = {'x': way, 'gx': gerund(way)}
         if verb_first and rng.random() < 0.45:
-            return self.pick(rng, NOTS_BEFORE).format(**filling) + text, False, name
-        return text + self.pick(rng, NOTS_AFTER).format(**filling), verb_first, name
+            return self.pick(rng, blocks.NOTS_BEFORE).format(**filling) + text, False, name
+        return text + self.pick(rng, blocks.NOTS_AFTER).format(**filling), verb_first, name
 
     def _wrap(self, rng: Random, text: str, verb_first: bool) -> str:
         if verb_first:
-            text = self.pick(rng, WRAPS).format(text)
+            text = self.pick(rng, blocks.WRAPS).format(text)
         elif rng.random() < 0.1:
             text = f'please, {text}'
-        text = self.pick(rng, FRONTS) + text + self.pick(rng, BACKS)
+        text = self.pick(rng, blocks.FRONTS) + text + self.pick(rng, blocks.BACKS)
         if rng.random() < 0.06:
             text = text.replace(' the ', ' ')
         return ' '.join(text.lower().split())
@@ -331,13 +246,6 @@ def _told(text: str, names: Sequence[str]) -> tuple[str, tuple[tuple[int, str], 
         said.append((at, names[-1 if mark == len(SAID) - 1 else mark]))
         text = text[:at] + text[at + 1 :]
     return text, tuple(said)
-
-
-@cache
-def _parts(table: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Return the entries that are trained, and those that are held out."""
-    marked = [entry for entry in table if len(entry) > 1 and entry[0] == '!']
-    return [entry for entry in table if entry not in marked], [entry[1:] for entry in marked]
 
 
 def _draw(rng: Random, scene: Sequence[str], count: int) -> list[str]:
