@@ -108,10 +108,15 @@ def make_planner(
 
     Raises:
         CheckpointError: there is no such model.
-        PlannerError: it was not trained on scenes of so many skills.
+        PlannerError: it has no skills to plan with, or was not trained on so many.
     """
     if planner == RULES:
         return ScriptedPlanner(skills, done_ticks, max_ticks)
+    if not skills:
+        raise PlannerError(
+            f'planner {planner!r} has no skills to plan with, and the policy names none; list '
+            'them in the parameter skills'
+        )
     from flashrt_policies.planner_lm.decide import open_decider
     from flashrt_policies.planner_lm.handoff import HandOff
     from flashrt_policies.planner_lm.situation import MOST

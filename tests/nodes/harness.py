@@ -24,7 +24,8 @@ from flashrt_ros.nodes.system import Process, processes
 HERE = Path(__file__).resolve().parent
 INSTRUCTION = 'open the drawer, then close it'
 LONG = 120.0  # seconds: the upper bound of whatever is waited for
-TOY = {'sim': {'env': 'toy_world:Toy-v0'}}
+RULES = {'planner': 'rules'}  # the toy world's facts are none that a model was taught
+TOY = {'sim': {'env': 'toy_world:Toy-v0'}, 'brain': RULES, 'planner': RULES}
 REAL_TIME = {
     'sim': {'control_hz': 10.0, 'grace_s': 0.05},
     'gate': {'silence_s': 2.0, 'robot_silence_s': 5.0},

@@ -68,3 +68,5 @@ def test_a_scene_larger_than_any_it_was_trained_on_is_refused(decider: Decider) 
         assert situation.meaning(answer.text) == skill
     with pytest.raises(PlannerError, match=f'up to {MOST} skills, not of {len(skills)}'):
         make_planner(SHIPPED, skills)
+    with pytest.raises(PlannerError, match='no skills to plan with'):
+        make_planner(SHIPPED, ())
