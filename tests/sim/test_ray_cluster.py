@@ -135,6 +135,8 @@ def cluster():
     """A head without processors, and two nodes with one each."""
     if importlib.util.find_spec('ray') is None:
         pytest.skip('no Ray here; pip install "flashrt_ros[ray]"')
+    if importlib.util.find_spec('grpc') is None:
+        pytest.skip('no Ray Client here; pip install "ray[client]"')
     made = Cluster()
     try:
         made.start(
