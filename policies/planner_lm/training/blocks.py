@@ -27,7 +27,6 @@ LASTS = (
     ', and lastly ', '. last of all, ', ', and in the end ', '. in the end, ', ', and at last ',
     ' and last ', ', and to finish, ', ', finishing by {g}', '!. and finally, ', '!; in the end ',
     '!, last of all ', '!; finally ',
-
 )  # fmt: skip
 # The first two steps as one clause; "1" comes first.
 PAIRS = (
@@ -40,7 +39,6 @@ PAIRS = (
     '{b2} when you have {p1}', '!{b2} after you have {p1}', '!{b2}; before that, {b1}',
     '!{b2}. but first {b1}', '!once you have {p1} {b2}', '!{b2}, but only once you have {p1}',
     '!as soon as you are done {g1}, {b2}',
-
 )  # fmt: skip
 NUMBERS = ('{n}. ', '{n}) ', 'step {n}: ', '{n}: ', '!step {n}. ')
 ORDINALS = ('one', 'two', 'three', 'four', 'five', 'six')
@@ -56,7 +54,6 @@ WRAPS = (
     'be so kind as to {}', 'i ask you to {}', 'the plan is to {}', 'it is time to {}',
     '!we would like you to {}', '!can you kindly {}', '!you need to {}', '!it is your job to {}',
     '!i ask you to please {}',
-
 )  # fmt: skip
 FRONTS = (
     '', '', '', '', '', '', 'robot, ', 'robot: ', 'hey robot, ', 'hey, ', 'ok, ', 'ok robot, ',
@@ -65,7 +62,6 @@ FRONTS = (
     'we are almost done for today. ', 'there is not much time. ', 'here is the plan: ',
     'this is what you do: ', 'listen, robot: ', '!hello, ', '!ok, here is the plan: ',
     '!good morning, robot. ', '!hey robot. i am in a hurry. ',
-
 )  # fmt: skip
 BACKS = (
     '', '', '', '', '', '', '.', '.', '!', ', please', ' please.', ', thank you.', '. thank you.',
@@ -73,21 +69,18 @@ BACKS = (
     '. nothing else.', '. i will be back soon.', ', will you?', ' right now', ' now', ', ok?',
     '. do it slowly.', '. and be careful.', '!. please take your time.', '! thank you.',
     '!. that is all for now.', '! for me, thank you.',
-
 )  # fmt: skip
 NOTS_BEFORE = (
     'do not {x}. ', "don't {x}. ", 'do not {x}, just ', "don't {x}, ", 'instead of {gx}, ',
     'rather than {gx}, ', 'without {gx}, ', 'never {x}. ', 'you must not {x}. ',
     'there is no need to {x}, just ', '!do not {x}; ', "!don't {x}; just ",
     '!you must never {x}. ',
-
 )  # fmt: skip
 NOTS_AFTER = (
     ', but do not {x}', ", but don't {x}", '. do not {x}', ". don't {x}", ', and do not {x}',
     ' without {gx}', ', but never {x}', '. never {x}', ', but you must not {x}', '; do not {x}',
     ', and there is no need to {x}', ' instead of {gx}', ' rather than {gx}', "!; don't {x}",
     '!, and never {x}', '!. you must not {x}',
-
 )  # fmt: skip
 NOTS_ALONE = ('do not {x}', "don't {x}", 'never {x}', 'you must not {x}', '!please do not {x}')
 
